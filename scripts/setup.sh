@@ -69,8 +69,10 @@ needs_peer() {
 install_missing() {
 	[ ${#missing[@]} -gt 0 ] || return 0
 	local line="apt-get install -y --no-install-recommends ${missing[*]}" as_root=()
-	[ -e /etc/debian_version ] && have apt-get || die "missing: ${missing[*]} (Debian's names). \
-This is not Debian: install their counterparts with this system's own package manager, then try again."
+	if [ ! -e /etc/debian_version ] || ! have apt-get; then
+		die "missing: ${missing[*]} (Debian's names). This is not Debian: install their counterparts with this \
+system's own package manager, then try again."
+	fi
 	if [ "$(id -u)" -ne 0 ]; then
 		have sudo || die "missing: ${missing[*]}. Neither root nor sudo here; as root, run: $line"
 		if ! sudo -n true 2>/dev/null && { [ -n "${CI:-}" ] || [ ! -t 0 ]; }; then
