@@ -7,8 +7,8 @@ FUZZ_SECONDS ?= 300
 # Arguments for `make demo`.
 DEMO_ARGS ?=
 
-CARGO_TARGET_DIR ?= target
-export CARGO_TARGET_DIR
+# Where cargo builds.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help demo test bench fuzz doc fmt
 
@@ -17,13 +17,13 @@ help:
 	@echo "make test    format, lints, every test: what CI runs"
 	@echo "make bench   the figures, interleaved with what they are compared with (BENCH_ARGS=...)"
 	@echo "make fuzz    the receive parser under libFuzzer for FUZZ_SECONDS (now $(FUZZ_SECONDS))"
-	@echo "make doc     the API documentation, in $(CARGO_TARGET_DIR)/doc"
+	@echo "make doc     the API documentation, in $(TARGET)/doc"
 	@echo "make fmt     format the Rust sources"
 
 demo:
 	@scripts/setup.sh demo
 	cargo build --release -p spraywire
-	$(CARGO_TARGET_DIR)/release/spraywire demo $(DEMO_ARGS)
+	$(TARGET)/release/spraywire demo $(DEMO_ARGS)
 
 test:
 	@scripts/setup.sh test
