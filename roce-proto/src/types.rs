@@ -89,10 +89,6 @@ impl Psn {
     /// The number `n` steps on, modulo 2²⁴.
     #[inline]
     #[must_use]
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "a const method, named as the wrapping adds of integers are"
-    )]
     pub const fn add(self, n: u32) -> Psn {
         Psn(self.0.wrapping_add(n) & MASK_24)
     }

@@ -186,7 +186,7 @@ impl Opcode {
 
     /// The extension headers that follow the BTH, in their order; none for an undefined opcode.
     pub const fn extensions(self) -> &'static [Extension] {
-        use Extension::{AtomicEth, Deth, Feth, Ieth, ImmDt, Rdeth, Reth, Xrceth};
+        use Extension::{AtomicEth, Deth, Feth, Ieth, ImmDt, Reth, Xrceth};
         if !self.is_defined() {
             return &[];
         }
