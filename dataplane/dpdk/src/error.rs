@@ -1,0 +1,242 @@
+//! What can go wrong while setting up, each with what to do about it.
+
+use std::ffi::CStr;
+use std::time::Duration;
+
+use crate::port::PortId;
+
+/// DPDK's text for an error number.
+pub(crate) fn strerror(errno: i32) -> String {
+    // SAFETY: rte_strerror takes any number and returns a string that stays valid until the thread's next call.
+    unsafe { CStr::from_ptr(dpdk_sys::rte_strerror(errno)) }.to_string_lossy().into_owned()
+}
+
+/// Why the environment did not start or stop.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EalError {
+    /// DPDK starts once per process, even after a failed attempt or a shutdown.
+    #[error(
+        "DPDK was already started in this process, and it starts only once: keep the first handle and clone it, or start another process"
+    )]
+    AlreadyInitialised,
+    /// An argument holds a zero byte.
+    #[error("the EAL argument {0:?} holds a zero byte")]
+    Argument(String),
+    /// Hugepages were demanded and cannot be had.
+    #[error(
+        "hugepages were asked for, but {0}. Reserve some (as root: echo 512 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages, with hugetlbfs mounted and writable), or run without them"
+    )]
+    HugePages(String),
+    /// `rte_eal_init` failed.
+    #[error("DPDK did not start: {} (error {errno}){}. Arguments: {args}. {hint}", strerror(*.errno), dpdk_said(.said))]
+    Init {
+        /// `rte_errno` after the call.
+        errno: i32,
+        /// The last error line of DPDK's log, empty if there was none.
+        said: String,
+        /// The arguments that were passed, joined by blanks.
+        args: String,
+        /// What to try.
+        hint: String,
+    },
+    /// A device that the configuration names could not be attached.
+    #[error(transparent)]
+    Device(#[from] PortError),
+    /// Pools, ports, queues, thread registrations or other handles still exist.
+    #[error(
+        "DPDK cannot shut down: {0} other handles (pools, ports, queues, registered threads) still exist"
+    )]
+    InUse(usize),
+    /// Only the thread that started DPDK can be sure that no packet is being freed meanwhile.
+    #[error("DPDK must be shut down by the thread that started it")]
+    WrongThread,
+    /// Packets are still held by the application.
+    #[error("DPDK cannot shut down: {0} mbufs are still held; drop every Mbuf and Burst first")]
+    MbufsOut(u32),
+    /// `rte_thread_register` failed.
+    #[error("no free lcore id for this thread: {text} (error {0}); DPDK has a fixed number of them", text = strerror(*.0))]
+    ThreadRegister(i32),
+    /// `rte_eal_cleanup` failed.
+    #[error("DPDK did not shut down cleanly: {text} (error {0})", text = strerror(*.0))]
+    Cleanup(i32),
+}
+
+/// Why a port could not be found, attached, or started.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PortError {
+    /// There is no port at all.
+    #[error(
+        "DPDK has no port. Drivers are loaded from {drivers}; virtual devices asked for: {vdevs}. Name one, for example net_memif0,role=server,id=0, or bind a NIC to vfio-pci (dpdk-devbind.py) and give its PCI address"
+    )]
+    NoPorts {
+        /// The folder of shared drivers, or that they are linked in.
+        drivers: String,
+        /// The virtual devices of the configuration, or "none".
+        vdevs: String,
+    },
+    /// No port has this name, MAC address or PCI address.
+    #[error("no port is called {wanted:?}; there are: {have}")]
+    NotFound {
+        /// What was looked for.
+        wanted: String,
+        /// Names and MAC addresses of the ports that exist.
+        have: String,
+    },
+    /// A device could not be attached.
+    #[error("the device {devargs:?} could not be attached: {} (error {errno}){}. {hint}", strerror(*.errno), dpdk_said(.said))]
+    Attach {
+        /// The device, in DPDK's syntax.
+        devargs: String,
+        /// Positive error number.
+        errno: i32,
+        /// The last error line of DPDK's log, empty if there was none.
+        said: String,
+        /// What to try.
+        hint: String,
+    },
+    /// The device was attached and brought no Ethernet port.
+    #[error("the device {0:?} was attached but has no Ethernet port")]
+    NotEthernet(String),
+    /// The port is started already, or is to be removed while started.
+    #[error("port {0} is in use: drop its Port and its queues first")]
+    Busy(PortId),
+    /// The port went away.
+    #[error("port {0} does not exist any more")]
+    Gone(PortId),
+    /// More queues than the device has.
+    #[error(
+        "port {port} has at most {max_rx} receive and {max_tx} transmit queues; {rx} and {tx} were asked for"
+    )]
+    Queues {
+        /// The port.
+        port: PortId,
+        /// Receive queues asked for.
+        rx: u16,
+        /// Transmit queues asked for.
+        tx: u16,
+        /// Receive queues of the device.
+        max_rx: u16,
+        /// Transmit queues of the device.
+        max_tx: u16,
+    },
+    /// One pool for all receive queues, or one for each.
+    #[error("{pools} pools were given for {queues} receive queues; give one, or one for each")]
+    Pools {
+        /// Pools given.
+        pools: usize,
+        /// Receive queues asked for.
+        queues: u16,
+    },
+    /// The MTU is out of the device's range.
+    #[error("port {port} cannot have an MTU of {mtu}: its driver allows {min} to {max}")]
+    Mtu {
+        /// The port.
+        port: PortId,
+        /// Bytes asked for.
+        mtu: u16,
+        /// Smallest MTU in bytes.
+        min: u16,
+        /// Largest MTU in bytes.
+        max: u16,
+    },
+    /// The driver took the MTU and reports another.
+    #[error("port {port} was given an MTU of {asked} and reports {got}: set the one it reports")]
+    MtuReadBack {
+        /// The port.
+        port: PortId,
+        /// Bytes asked for.
+        asked: u16,
+        /// Bytes that the driver reports.
+        got: u16,
+    },
+    /// The largest frame does not fit one buffer.
+    #[error(
+        "an MTU of {mtu} needs buffers of {need} bytes, but those of the pool have {room} after the headroom{}: make the pool with data_room_for_mtu({mtu}), or lower the MTU to {}",
+        scatter(*.can_scatter), room.saturating_sub(*.need - u32::from(*.mtu))
+    )]
+    Room {
+        /// Bytes asked for.
+        mtu: u16,
+        /// Bytes that a frame may have: the MTU, the Ethernet header, two VLAN tags and the checksum.
+        need: u32,
+        /// Bytes of a buffer behind the headroom.
+        room: u32,
+        /// Whether the driver could spread a frame over several buffers if the configuration allowed it.
+        can_scatter: bool,
+    },
+    /// A call into the driver failed.
+    #[error("port {port}: {step} failed: {} (error {errno}){}. {hint}", strerror(*.errno), dpdk_said(.said))]
+    Driver {
+        /// The port.
+        port: PortId,
+        /// What was being done.
+        step: &'static str,
+        /// Positive error number.
+        errno: i32,
+        /// The last error line of DPDK's log, empty if there was none.
+        said: String,
+        /// What to try.
+        hint: String,
+    },
+    /// The link did not come up in time.
+    #[error(
+        "the link of port {port} is still down after {waited:?}: is the cable in, or the other side running?"
+    )]
+    LinkDown {
+        /// The port.
+        port: PortId,
+        /// Time waited.
+        waited: Duration,
+    },
+}
+
+/// Why a pool could not be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MempoolError {
+    /// The cache of each thread is limited by DPDK and by the size of the pool.
+    #[error("a per-thread cache of {cache} is too large for {count} mbufs: at most {max}")]
+    Cache {
+        /// Objects in each thread's cache.
+        cache: u32,
+        /// Mbufs in the pool.
+        count: u32,
+        /// The most that is possible.
+        max: u32,
+    },
+    /// A pool must hold something.
+    #[error(
+        "a pool of no mbufs, or whose buffers of {data_room} bytes do not hold the headroom of {headroom}, is of no use"
+    )]
+    Empty {
+        /// Bytes of each buffer, headroom included.
+        data_room: u16,
+        /// Bytes of headroom.
+        headroom: u16,
+    },
+    /// DPDK could not make it.
+    #[error(
+        "a pool of {count} mbufs of {data_room} bytes (about {mib} MiB) could not be made: {} (error {errno}). Give DPDK more memory, or make the pool smaller", strerror(*.errno)
+    )]
+    Create {
+        /// Mbufs asked for.
+        count: u32,
+        /// Bytes of each buffer, headroom included.
+        data_room: u16,
+        /// Memory that the pool would take, in MiB.
+        mib: u64,
+        /// `rte_errno` after the call.
+        errno: i32,
+    },
+}
+
+fn dpdk_said(line: &str) -> String {
+    if line.is_empty() { String::new() } else { format!("; DPDK said: {line}") }
+}
+
+fn scatter(possible: bool) -> &'static str {
+    if possible {
+        ", and spreading a frame over several was not allowed"
+    } else {
+        ", and the driver cannot spread a frame over several"
+    }
+}

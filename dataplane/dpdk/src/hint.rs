@@ -1,0 +1,149 @@
+//! From a failure to what the user can do about it: which capability or file is missing, which driver is not installed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The mode that needs nothing: no root, no NIC, no hugepages.
+const WORKS_ANYWHERE: &str =
+    "Without privileges net_memif works, with no hugepages: net_memif0,role=server,id=0";
+
+/// Capability bits of capabilities(7).
+const CAP_NET_ADMIN: (u32, &str) = (12, "CAP_NET_ADMIN");
+const CAP_NET_RAW: (u32, &str) = (13, "CAP_NET_RAW");
+const CAP_BPF: (u32, &str) = (39, "CAP_BPF");
+
+/// What a driver needs from the system.
+fn needs(driver: &str) -> (&'static [(u32, &'static str)], &'static [&'static str]) {
+    match driver {
+        "net_af_packet" | "eth_af_packet" | "net_pcap" => (&[CAP_NET_RAW], &[]),
+        "net_af_xdp" => (&[CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF], &[]),
+        "net_tap" | "net_tun" => (&[CAP_NET_ADMIN], &["/dev/net/tun"]),
+        "net_virtio_user" | "virtio_user" => (&[CAP_NET_ADMIN], &["/dev/vhost-net"]),
+        "pci" => (&[], &["/dev/vfio/vfio"]),
+        _ => (&[], &[]),
+    }
+}
+
+/// The driver part of a device's name: `net_memif0,role=server` gives `net_memif`; a PCI address gives `pci`.
+pub(crate) fn driver_of(devargs: &str) -> &str {
+    let device = devargs.split(',').next().unwrap_or_default();
+    let device = device.strip_prefix("vdev:").unwrap_or(device);
+    if device.contains(':') {
+        return "pci";
+    }
+    device.trim_end_matches(|c: char| c.is_ascii_digit())
+}
+
+/// Effective capabilities from the text of `/proc/self/status`; all of them if it does not say.
+fn effective(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(u64::MAX)
+}
+
+/// Advice for a device that could not be attached.
+pub(crate) fn device(devargs: &str, driver_dir: Option<&Path>) -> String {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    advice(devargs, effective(&status), &|path| usable(path), driver_dir)
+}
+
+/// Advice for a failed start of the environment.
+pub(crate) fn start(huge: bool) -> String {
+    if huge {
+        "If hugepages are the trouble (too few, or not this user's), run without them. ".to_owned()
+            + WORKS_ANYWHERE
+    } else {
+        "Check the arguments given to DPDK; its log at debug level says more".into()
+    }
+}
+
+fn advice(devargs: &str, caps: u64, usable: &dyn Fn(&str) -> bool, driver_dir: Option<&Path>) -> String {
+    let driver = driver_of(devargs);
+    let (capabilities, files) = needs(driver);
+    let missing: Vec<&str> =
+        capabilities.iter().filter(|(bit, _)| caps & (1 << bit) == 0).map(|(_, name)| *name).collect();
+    let closed: Vec<&str> = files.iter().filter(|file| !usable(file)).copied().collect();
+    if !missing.is_empty() {
+        let list = missing.join(" and ");
+        return format!(
+            "This process lacks {list}, which {driver} needs: run as root, or give the program the capability (setcap). {WORKS_ANYWHERE}"
+        );
+    }
+    if !closed.is_empty() {
+        let list = closed.join(" and ");
+        return format!(
+            "This process cannot open {list}, which {driver} needs: change its permission, or run as root. {WORKS_ANYWHERE}"
+        );
+    }
+    if driver == "pci" {
+        return "Is the NIC bound to vfio-pci (dpdk-devbind.py --status), and was it allowed at start?"
+            .into();
+    }
+    match driver_dir {
+        Some(dir) if !installed(dir, driver) => format!(
+            "No driver called {driver} is in {}. Check the spelling; net_memif, net_af_packet, net_af_xdp, net_tap, net_ring and net_null are usual",
+            dir.display()
+        ),
+        _ if driver == "net_memif" => {
+            "Is another process using the same role, id and socket, or is a socket file left over?".into()
+        }
+        _ => format!("Check the options of {driver}; DPDK's log at debug level says more"),
+    }
+}
+
+fn installed(dir: &Path, driver: &str) -> bool {
+    // Some drivers answer to an older name, so look for any library that could be meant.
+    let tail = driver.split_once('_').map_or(driver, |(_, tail)| tail);
+    !tail.is_empty() && PathBuf::from(dir).join(format!("librte_net_{tail}.so")).exists()
+        || fs::read_dir(dir).is_ok_and(|mut entries| {
+            entries.any(|entry| {
+                entry.is_ok_and(|e| e.file_name().to_string_lossy().starts_with(&format!("librte_{driver}.")))
+            })
+        })
+}
+
+fn usable(path: &str) -> bool {
+    fs::OpenOptions::new().read(true).write(true).open(path).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_are_told_from_devices() {
+        assert_eq!(driver_of("net_memif0,role=server,id=0"), "net_memif");
+        assert_eq!(driver_of("net_af_packet12,iface=eth0"), "net_af_packet");
+        assert_eq!(driver_of("0000:03:00.0"), "pci");
+        assert_eq!(driver_of("net_tap"), "net_tap");
+    }
+
+    #[test]
+    fn capabilities_are_read() {
+        assert_eq!(effective("Name:\tx\nCapPrm:\t0\nCapEff:\t0000000000003000\n"), 0x3000);
+        assert_eq!(effective("nothing"), u64::MAX);
+    }
+
+    #[test]
+    fn the_missing_capability_is_named() {
+        let text = advice("net_af_packet0,iface=lo", 0, &|_| true, None);
+        assert!(text.contains("lacks CAP_NET_RAW") && text.contains("net_memif0"), "{text}");
+        let text = advice("net_tap0", 1 << 13, &|_| true, None);
+        assert!(text.contains("lacks CAP_NET_ADMIN") && text.contains("net_memif0"), "{text}");
+        let text = advice("net_af_xdp0", 1 << 13, &|_| true, None);
+        assert!(text.contains("lacks CAP_NET_ADMIN and CAP_BPF"), "{text}");
+    }
+
+    #[test]
+    fn the_closed_file_is_named() {
+        let text = advice("net_tap0", u64::MAX, &|path| path != "/dev/net/tun", None);
+        assert!(text.contains("cannot open /dev/net/tun"), "{text}");
+        let text = advice("0000:03:00.0", u64::MAX, &|_| false, None);
+        assert!(text.contains("/dev/vfio/vfio"), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_driver_is_said_to_be_unknown() {
+        let text = advice("net_nosuch0", u64::MAX, &|_| true, Some(Path::new("/does/not/exist")));
+        assert!(text.contains("No driver called net_nosuch is in /does/not/exist"), "{text}");
+    }
+}
