@@ -145,7 +145,8 @@ pub struct Packet<'a> {
     /// The IP header.
     pub ip: Ip<'a>,
     udp: &'a [u8; 8],
-    bth_bytes: &'a [u8; 12],
+    /// What the ICRC covers: IP header to pad.
+    covered: &'a [u8],
     /// The base transport header; its version is 0.
     pub bth: bth::Header,
     /// Everything between BTH and ICRC.
@@ -181,8 +182,7 @@ impl<'a> Packet<'a> {
 
     /// Bytes from the IP header to the end of the ICRC: what a link's MTU counts.
     pub fn ip_len(&self) -> usize {
-        let ip = if self.ip.is_ipv6() { ipv6::Header::LEN } else { ipv4::Header::LEN };
-        ip + udp::Header::LEN + bth::Header::LEN + self.padded.len() + icrc::LEN
+        self.covered.len() + icrc::LEN
     }
 
     /// The ICRC as received; its wire bytes are the little-endian ones.
@@ -194,10 +194,8 @@ impl<'a> Packet<'a> {
     /// The ICRC that the packet should have.
     #[inline]
     pub fn icrc_expected(&self) -> u32 {
-        match self.ip {
-            Ip::V4(ip) => icrc::compute_v4(ip, self.udp, self.bth_bytes, self.padded),
-            Ip::V6(ip) => icrc::compute_v6(ip, self.udp, self.bth_bytes, self.padded),
-        }
+        // `parse` has seen all headers there; the fallback is for the compiler.
+        icrc::compute(self.covered).unwrap_or_default()
     }
 
     /// Whether the packet is intact from end to end.
@@ -332,14 +330,14 @@ pub fn parse(frame: &[u8]) -> Result<Frame<'_>, Reject> {
         EtherType::IPV4 => {
             let (header, payload) = ipv4::split(l3)?;
             match header[9] {
-                ipv4::protocol::UDP => parse_udp(link, Ip::V4(header), payload),
+                ipv4::protocol::UDP => parse_udp(link, Ip::V4(header), l3, payload),
                 protocol => parse_v4_other(link, header, protocol, payload),
             }
         }
         EtherType::IPV6 => {
             let (header, payload) = ipv6::split(l3)?;
             match header[6] {
-                ipv6::next_header::UDP => parse_udp(link, Ip::V6(header), payload),
+                ipv6::next_header::UDP => parse_udp(link, Ip::V6(header), l3, payload),
                 next_header => parse_v6_other(link, header, next_header, payload),
             }
         }
@@ -348,9 +346,9 @@ pub fn parse(frame: &[u8]) -> Result<Frame<'_>, Reject> {
     }
 }
 
-/// A UDP datagram: ours by its port, then a RoCEv2 packet or refused.
+/// A UDP datagram in the IP packet that starts `l3`: ours by its port, then a RoCEv2 packet or refused.
 #[inline]
-fn parse_udp<'a>(link: Link<'a>, ip: Ip<'a>, datagram: &'a [u8]) -> Result<Frame<'a>, Reject> {
+fn parse_udp<'a>(link: Link<'a>, ip: Ip<'a>, l3: &'a [u8], datagram: &'a [u8]) -> Result<Frame<'a>, Reject> {
     let have = datagram.len();
     let Some((udp, packet)) = datagram.split_first_chunk::<8>() else {
         return Err(Reject::TooShort { have, need: udp::Header::LEN });
@@ -379,7 +377,10 @@ fn parse_udp<'a>(link: Link<'a>, ip: Ip<'a>, datagram: &'a [u8]) -> Result<Frame
     if padded.len() < usize::from(bth.pad) {
         return Err(Reject::PadCount { pad: bth.pad, have: padded.len() });
     }
-    Ok(Frame::Roce(Packet { link, ip, udp, bth_bytes, bth, padded, icrc }))
+    let ip_len = if ip.is_ipv6() { ipv6::Header::LEN } else { ipv4::Header::LEN };
+    // The datagram was taken from there.
+    let covered = l3.get(..ip_len + have - icrc::LEN).unwrap_or_default();
+    Ok(Frame::Roce(Packet { link, ip, udp, covered, bth, padded, icrc }))
 }
 
 /// Verifies a UDP checksum that is present; few senders of RoCEv2 have one.

@@ -13,11 +13,6 @@ use super::{bth, ipv4, ipv6, udp};
 /// Length on the wire in bytes.
 pub const LEN: usize = 4;
 
-/// Bytes of the masked block of an IPv4 packet: IP, UDP and base transport header.
-const BLOCK_V4: usize = ipv4::Header::LEN + udp::Header::LEN + bth::Header::LEN;
-/// The same of an IPv6 packet.
-const BLOCK_V6: usize = ipv6::Header::LEN + udp::Header::LEN + bth::Header::LEN;
-
 /// One step of the CRC: what each value of the lowest byte turns into.
 const STEP: [u32; 256] = {
     let mut table = [0; 256];
@@ -46,30 +41,78 @@ const LRH: u32 = {
     !crc
 };
 
-/// What the CRC changes by, for each value of a byte that had been zero, when `after` more bytes have followed it.
-///
-/// A CRC is linear: the effect of one byte does not depend on any other.
-const fn effect(after: usize) -> [u32; 256] {
-    let mut table = STEP;
+/// For each top byte of a CRC, the index of the step that led to it: those bytes are a permutation.
+const STEP_BACK: [u8; 256] = {
+    let mut table = [0; 256];
     let mut i = 0;
     while i < 256 {
-        let mut n = 0;
-        while n < after {
-            table[i] = table[i] >> 8 ^ STEP[(table[i] & 0xff) as usize];
-            n += 1;
-        }
+        table[(STEP[i] >> 24) as usize] = i as u8;
+        i += 1;
+    }
+    table
+};
+
+/// What each change of one byte does to the CRC, told at another place of the data.
+///
+/// A CRC is linear: the effect of a change depends on nothing else, and where the byte stands only moves it by so many
+/// steps over zeros, forwards or backwards.
+type Effect = [u32; 256];
+
+/// An effect from those of the single bits.
+const fn spread(bits: [u32; 8]) -> Effect {
+    let mut table = [0; 256];
+    let mut i = 1;
+    while i < 256 {
+        let low = i & (i - 1);
+        table[i] = table[low] ^ bits[i.trailing_zeros() as usize];
         i += 1;
     }
     table
 }
 
-/// Both bytes of a 16-bit field, high byte first, of which `after` bytes follow.
-const fn field_effect(after: usize) -> [[u32; 256]; 2] {
-    [effect(after + 1), effect(after)]
+/// The effect on the CRC behind the byte and `after` more.
+const fn effect_after(after: usize) -> Effect {
+    let mut bits = [0; 8];
+    let mut bit = 0;
+    while bit < 8 {
+        let mut crc = STEP[1 << bit];
+        let mut n = 0;
+        while n < after {
+            crc = crc >> 8 ^ STEP[(crc & 0xff) as usize];
+            n += 1;
+        }
+        bits[bit] = crc;
+        bit += 1;
+    }
+    spread(bits)
 }
 
-/// The same for two fields of equal value.
-const fn twin_effect(first: [[u32; 256]; 2], second: [[u32; 256]; 2]) -> [[u32; 256]; 2] {
+/// The effect on the CRC `before` bytes ahead of the byte: starting there from a CRC so changed does what the change of the
+/// byte would do.
+const fn effect_before(before: usize) -> Effect {
+    let mut bits = [0; 8];
+    let mut bit = 0;
+    while bit < 8 {
+        let mut crc: u32 = 1 << bit;
+        let mut n = 0;
+        while n < before {
+            let index = STEP_BACK[(crc >> 24) as usize];
+            crc = (crc ^ STEP[index as usize]) << 8 | index as u32;
+            n += 1;
+        }
+        bits[bit] = crc;
+        bit += 1;
+    }
+    spread(bits)
+}
+
+/// The effects of a 16-bit field, high byte first, on the CRC behind it and `after` more bytes.
+const fn field_after(after: usize) -> [Effect; 2] {
+    [effect_after(after + 1), effect_after(after)]
+}
+
+/// The effects of two fields of equal value.
+const fn twins(first: [Effect; 2], second: [Effect; 2]) -> [Effect; 2] {
     let mut table = first;
     let mut i = 0;
     while i < 256 {
@@ -81,17 +124,42 @@ const fn twin_effect(first: [[u32; 256]; 2], second: [[u32; 256]; 2]) -> [[u32; 
 }
 
 /// UDP length, seen from the end of the UDP header: the checksum follows it.
-static UDP_LENGTH: [[u32; 256]; 2] = field_effect(2);
+static UDP_LENGTH: [Effect; 2] = field_after(2);
 /// UDP source port, seen from there.
-static SRC_PORT: [[u32; 256]; 2] = field_effect(6);
+static SRC_PORT: [Effect; 2] = field_after(6);
 /// IPv4 total length, seen from there.
-static V4_LENGTH: [[u32; 256]; 2] = field_effect(16 + udp::Header::LEN);
+static V4_LENGTH: [Effect; 2] = field_after(16 + udp::Header::LEN);
 /// IPv6 payload length, seen from there, and the UDP length, which equals it.
-static V6_LENGTH: [[u32; 256]; 2] = twin_effect(field_effect(34 + udp::Header::LEN), field_effect(2));
+static V6_LENGTH: [Effect; 2] = twins(field_after(34 + udp::Header::LEN), field_after(2));
+
+/// The bytes of an IPv4 packet that read as ones, from the IP header on: type of service, time to live, both bytes of the
+/// header checksum, both of the UDP checksum, congestion bits of the BTH.
+const V4_MASKED: [usize; 7] = [1, 8, 10, 11, 26, 27, 32];
+/// The same of an IPv6 packet, after the first byte, of which the low half is masked: the rest of traffic class and flow
+/// label, hop limit, UDP checksum, congestion bits.
+const V6_MASKED: [usize; 7] = [1, 2, 3, 7, 46, 47, 52];
+
+/// Effects of masking them, seen from the start of the IP header.
+static V4_MASK: [Effect; 7] = effects_before(V4_MASKED);
+/// The same of IPv6.
+static V6_MASK: [Effect; 7] = effects_before(V6_MASKED);
+
+const fn effects_before(at: [usize; 7]) -> [Effect; 7] {
+    let mut tables = [[0; 256]; 7];
+    let mut i = 0;
+    while i < 7 {
+        tables[i] = effect_before(at[i]);
+        i += 1;
+    }
+    tables
+}
+
+/// The effect of masking a BTH byte 4 that is zero, seen from the start of the BTH.
+const CONGESTION_MASK: u32 = effect_before(4)[0xff];
 
 /// The effect of a field's value by its tables.
 #[inline]
-fn of(table: &[[u32; 256]; 2], value: u16) -> u32 {
+fn of(table: &[Effect; 2], value: u16) -> u32 {
     let [high, low] = value.to_be_bytes();
     table[0][usize::from(high)] ^ table[1][usize::from(low)]
 }
@@ -123,60 +191,48 @@ fn mask_v6(ip: &mut [u8; 40]) {
     ip[7] = 0xff;
 }
 
-/// The ICRC of an IPv4 packet: its headers, and all bytes between the BTH and the ICRC (pad included).
-///
-/// The little-endian bytes of the result go on the wire.
-#[inline]
-pub fn compute_v4(ip: &[u8; 20], udp: &[u8; 8], bth: &[u8; 12], rest: &[u8]) -> u32 {
-    let mut ip = *ip;
-    mask_v4(&mut ip);
-    let mut block = [0; BLOCK_V4];
-    block[..20].copy_from_slice(&ip);
-    block[20..28].copy_from_slice(udp);
-    block[28..].copy_from_slice(bth);
-    block[26] = 0xff;
-    block[27] = 0xff;
-    block[32] = 0xff;
-    update(update(LRH, &block), rest)
-}
+/// Bytes of IP, UDP and base transport header of an IPv4 packet: the least that has an ICRC.
+pub(crate) const MIN_V4: usize = ipv4::Header::LEN + udp::Header::LEN + bth::Header::LEN;
+/// The same of an IPv6 packet.
+pub(crate) const MIN_V6: usize = ipv6::Header::LEN + udp::Header::LEN + bth::Header::LEN;
 
-/// The ICRC of an IPv6 packet: its headers, and all bytes between the BTH and the ICRC (pad included).
+/// The ICRC of a packet given from its IP header to the end of its pad, without its ICRC. The little-endian bytes of the
+/// result go on the wire.
 ///
-/// The little-endian bytes of the result go on the wire.
-#[inline]
-pub fn compute_v6(ip: &[u8; 40], udp: &[u8; 8], bth: &[u8; 12], rest: &[u8]) -> u32 {
-    let mut ip = *ip;
-    mask_v6(&mut ip);
-    let mut block = [0; BLOCK_V6];
-    block[..40].copy_from_slice(&ip);
-    block[40..48].copy_from_slice(udp);
-    block[48..].copy_from_slice(bth);
-    block[46] = 0xff;
-    block[47] = 0xff;
-    block[52] = 0xff;
-    update(update(LRH, &block), rest)
-}
-
-/// The ICRC of a packet given from its IP header to the end of its pad, without its ICRC.
+/// The packet is read where it lies, in one pass: instead of setting the masked fields to ones in a copy, the CRC starts
+/// from the value that makes up for them.
 ///
 /// `None` if that is no IPv4 packet without options, no IPv6 packet, or too short for the headers. Nothing else is
 /// checked: [`frame::parse`](super::frame::parse) is for packets of others.
+#[inline]
 pub fn compute(packet: &[u8]) -> Option<u32> {
-    match packet.first()? {
-        0x45 => {
-            let (ip, rest) = packet.split_first_chunk()?;
-            let (udp, rest) = rest.split_first_chunk()?;
-            let (bth, rest) = rest.split_first_chunk()?;
-            Some(compute_v4(ip, udp, bth, rest))
-        }
-        0x60..=0x6f => {
-            let (ip, rest) = packet.split_first_chunk()?;
-            let (udp, rest) = rest.split_first_chunk()?;
-            let (bth, rest) = rest.split_first_chunk()?;
-            Some(compute_v6(ip, udp, bth, rest))
-        }
-        _ => None,
+    let start = match packet.first()? {
+        0x45 => masked_start_v4(packet.first_chunk()?),
+        0x60..=0x6f => masked_start_v6(packet.first_chunk()?),
+        _ => return None,
+    };
+    Some(update(start, packet))
+}
+
+/// The CRC to start an IPv4 packet from, its masked fields made up for.
+#[inline]
+fn masked_start_v4(headers: &[u8; MIN_V4]) -> u32 {
+    let mut start = LRH;
+    for (effect, at) in V4_MASK.iter().zip(V4_MASKED) {
+        start ^= effect[usize::from(!headers[at])];
     }
+    start
+}
+
+/// The same of an IPv6 packet.
+#[inline]
+fn masked_start_v6(headers: &[u8; MIN_V6]) -> u32 {
+    // Nothing stands before the first byte: its change is that of the CRC's low byte.
+    let mut start = LRH ^ u32::from(!headers[0] & 0x0f);
+    for (effect, at) in V6_MASK.iter().zip(V6_MASKED) {
+        start ^= effect[usize::from(!headers[at])];
+    }
+    start
 }
 
 /// The CRC up to the end of the UDP header, for headers that differ from packet to packet in their lengths only.
@@ -223,11 +279,11 @@ impl Prefix {
     }
 }
 
-/// Completes a CRC that a [`Prefix`] began: `transport` is everything from the BTH to the end of the pad, where the caller
-/// has set the BTH's byte 4 to ones.
+/// Completes a CRC that a [`Prefix`] began: `transport` is everything from the BTH to the end of the pad, and has neither
+/// congestion bits nor the reserved bits beside them set.
 #[inline]
 pub(crate) fn finish(prefix: u32, transport: &[u8]) -> u32 {
-    update(prefix, transport)
+    update(prefix ^ CONGESTION_MASK, transport)
 }
 
 #[cfg(test)]
@@ -241,25 +297,69 @@ mod tests {
         for (after, byte) in [(0, 1), (2, 0x80), (24, 0xff), (36, 0x5a)] {
             let mut bytes = zeros;
             bytes[36 - after] = byte;
-            assert_eq!(effect(after)[usize::from(byte)], crc32fast::hash(&bytes) ^ crc32fast::hash(&zeros));
+            let (changed, plain) = (crc32fast::hash(&bytes), crc32fast::hash(&zeros));
+            assert_eq!(effect_after(after)[usize::from(byte)], changed ^ plain);
+            // The same change, made up for in the CRC that the data start from.
+            let start = effect_before(36 - after)[usize::from(byte)];
+            assert_eq!(update(start, &zeros), changed);
+        }
+    }
+
+    /// The definition: a copy with the masked fields set to ones, after eight bytes of ones.
+    fn by_copy(packet: &[u8]) -> u32 {
+        let mut bytes = [&[0xff; 8], packet].concat();
+        let ip = &mut bytes[8..];
+        let l4 = if ip[0] >> 4 == 4 {
+            ip[1] = 0xff;
+            ip[8] = 0xff;
+            ip[10..12].fill(0xff);
+            20
+        } else {
+            ip[0] |= 0x0f;
+            ip[1..4].fill(0xff);
+            ip[7] = 0xff;
+            40
+        };
+        ip[l4 + 6..l4 + 8].fill(0xff);
+        ip[l4 + 12] = 0xff;
+        crc32fast::hash(&bytes)
+    }
+
+    #[test]
+    fn reading_in_place_equals_masking_a_copy() {
+        let mut packet = [0u8; 200];
+        let mut x = 1u32;
+        for round in 0..2000 {
+            for byte in &mut packet {
+                x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                *byte = (x >> 24) as u8;
+            }
+            packet[0] = if round % 2 == 0 { 0x45 } else { 0x60 | packet[0] & 15 };
+            let packet = &packet[..60 + round % 140];
+            assert_eq!(compute(packet), Some(by_copy(packet)));
         }
     }
 
     #[test]
     fn prefix_with_lengths_equals_the_whole_computation() {
-        let bth = [0xff; 12];
+        let transport: [u8; 32] = core::array::from_fn(|i| if i == 4 { 0 } else { i as u8 });
         let mut ip4 = *b"\x45\xAA\0\0\x12\x34\x40\0\x40\x11\xBB\xCC\x0a\x4d\0\x01\x0a\x4d\0\x02";
         let mut ip6 = [0x61; 40];
         let mut udp = *b"\xc0\x01\x12\xb7\0\0\xAB\xCD";
         let (p4, p6) = (Prefix::v4(&ip4, &udp), Prefix::v6(&ip6, &udp));
         for len in [24u16, 32, 255, 256, 257, 1056, 4128, 9000, 65500] {
-            udp[4..6].copy_from_slice(&len.to_be_bytes());
-            ip4[2..4].copy_from_slice(&(len + 20).to_be_bytes());
-            ip6[4..6].copy_from_slice(&len.to_be_bytes());
-            let fast4 = finish(p4.with_v4_lengths(len + 20, len), &bth);
-            assert_eq!(fast4, compute_v4(&ip4, &udp, &bth, &[]), "IPv4, {len}");
-            let fast6 = finish(p6.with_v6_length(len), &bth);
-            assert_eq!(fast6, compute_v6(&ip6, &udp, &bth, &[]), "IPv6, {len}");
+            for port in [0xc001u16, 0xffff, 0] {
+                udp[0..2].copy_from_slice(&port.to_be_bytes());
+                udp[4..6].copy_from_slice(&len.to_be_bytes());
+                ip4[2..4].copy_from_slice(&(len + 20).to_be_bytes());
+                ip6[4..6].copy_from_slice(&len.to_be_bytes());
+                let p4 = p4.with_other_src_port(0xc001 ^ port);
+                let fast4 = finish(p4.with_v4_lengths(len + 20, len), &transport);
+                assert_eq!(fast4, by_copy(&[&ip4[..], &udp, &transport].concat()), "IPv4, {len}");
+                let p6 = p6.with_other_src_port(0xc001 ^ port);
+                let fast6 = finish(p6.with_v6_length(len), &transport);
+                assert_eq!(fast6, by_copy(&[&ip6[..], &udp, &transport].concat()), "IPv6, {len}");
+            }
         }
     }
 

@@ -107,6 +107,14 @@ pub const fn pad(payload_len: usize) -> usize {
     payload_len.wrapping_neg() & 3
 }
 
+/// BTH and DETH side by side.
+#[inline]
+const fn transport_bytes(bth: &bth::Header, deth: &Deth) -> [u8; TRANSPORT] {
+    let [a, b, c, d, e, f, g, h, i, j, k, l] = bth.to_bytes();
+    let [m, n, o, p, q, r, s, t] = deth.to_bytes();
+    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t]
+}
+
 /// The precomputed part of the packets of one route.
 ///
 /// IPv4 packets have DF set; the UDP checksum is 0, as RoCEv2 allows and Linux does.
@@ -266,11 +274,8 @@ impl Template {
             psn: send.psn,
         };
         let deth = Deth { qkey: send.qkey, src_qpn: send.src_qpn };
-        let mut bth = bth.to_bytes();
-        bth[4] = 0xff; // as the ICRC sees it, until that is computed
         let (head, rest) = transport.split_first_chunk_mut::<TRANSPORT>().ok_or(short)?;
-        head[..12].copy_from_slice(&bth);
-        head[12..].copy_from_slice(&deth.to_bytes());
+        *head = transport_bytes(&bth, &deth);
         if let Some(imm) = send.imm {
             *rest.first_chunk_mut().ok_or(short)? = ImmDt(imm).to_bytes();
         }
@@ -280,7 +285,6 @@ impl Template {
             covered[end - pad..].fill(0);
         }
         *icrc = icrc::finish(crc, covered).to_le_bytes();
-        transport[4] = 0;
         Ok(())
     }
 
