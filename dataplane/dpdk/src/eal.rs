@@ -62,7 +62,7 @@ impl Eal {
             return Err(EalError::AlreadyInitialised);
         }
         log::open();
-        log::clear_last_error();
+        log::clear_errors();
         // DPDK permutes the array and keeps pointers into the strings, so both stay for the life of the process.
         let mut argv: Vec<*mut c_char> = strings.into_iter().map(CString::into_raw).collect();
         let argc = c_int::try_from(argv.len()).unwrap_or(c_int::MAX);
@@ -75,7 +75,7 @@ impl Eal {
         if ret < 0 {
             return Err(EalError::Init {
                 errno: errno(),
-                said: log::last_error(),
+                said: log::errors(),
                 args: arguments[1..].join(" "),
                 hint: hint::start(hugepages),
             });
@@ -156,8 +156,14 @@ impl Eal {
         }
         let drivers = Eal::driver_dir()
             .map_or_else(|| "the program itself".to_owned(), |dir| dir.display().to_string());
-        let mut vdevs = lock(&self.0.vdevs).clone();
-        // Those that came with the user's own arguments.
+        let vdevs = self.vdevs();
+        let vdevs = if vdevs.is_empty() { "none".to_owned() } else { vdevs.join(" ") };
+        Err(PortError::NoPorts { drivers, vdevs })
+    }
+
+    /// The virtual devices asked for, those in the user's own arguments included.
+    pub(crate) fn vdevs(&self) -> Vec<String> {
+        let mut vdevs = Vec::new();
         for (i, arg) in self.0.args.iter().enumerate() {
             if let Some(device) = arg.strip_prefix("--vdev=") {
                 vdevs.push(device.to_owned());
@@ -167,8 +173,8 @@ impl Eal {
                 vdevs.push(device.clone());
             }
         }
-        let vdevs = if vdevs.is_empty() { "none".to_owned() } else { vdevs.join(" ") };
-        Err(PortError::NoPorts { drivers, vdevs })
+        vdevs.extend(lock(&self.0.vdevs).iter().cloned());
+        vdevs
     }
 
     /// Attaches a device, in DPDK's syntax (`net_memif0,role=client,id=0` or a PCI address), and returns its port; the
@@ -180,13 +186,13 @@ impl Eal {
         let fail = |errno: i32| PortError::Attach {
             devargs: devargs.to_owned(),
             errno,
-            said: log::last_error(),
+            said: log::errors(),
             hint: hint::device(devargs, Eal::driver_dir().as_deref()),
         };
         let Ok(text) = CString::new(devargs) else { return Err(fail(libc::EINVAL)) };
         let _one_at_a_time = lock(&self.0.ports);
         lock(&self.0.vdevs).push(devargs.to_owned());
-        log::clear_last_error();
+        log::clear_errors();
         let before: Vec<PortId> = port::ids().collect();
         // SAFETY: `text` is a valid string, copied by DPDK; the environment is started.
         let ret = unsafe { dpdk_sys::rte_dev_probe(text.as_ptr()) };

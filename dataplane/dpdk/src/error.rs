@@ -32,7 +32,7 @@ pub enum EalError {
     Init {
         /// `rte_errno` after the call.
         errno: i32,
-        /// The last error line of DPDK's log, empty if there was none.
+        /// The error lines of DPDK's log, empty if there were none.
         said: String,
         /// The arguments that were passed, joined by blanks.
         args: String,
@@ -89,7 +89,7 @@ pub enum PortError {
         devargs: String,
         /// Positive error number.
         errno: i32,
-        /// The last error line of DPDK's log, empty if there was none.
+        /// The error lines of DPDK's log, empty if there were none.
         said: String,
         /// What to try.
         hint: String,
@@ -164,6 +164,20 @@ pub enum PortError {
         /// Whether the driver could spread a frame over several buffers if the configuration allowed it.
         can_scatter: bool,
     },
+    /// The largest frame does not fit one of memif's shared buffers.
+    #[error(
+        "an MTU of {mtu} needs memif buffers of {need} bytes, but port {port} has {have}: add bsize={need} to the device on both sides, or lower the MTU"
+    )]
+    MemifBuffer {
+        /// The port.
+        port: PortId,
+        /// Bytes asked for.
+        mtu: u16,
+        /// Bytes that a frame may have.
+        need: u32,
+        /// Bytes of a shared buffer.
+        have: u32,
+    },
     /// A call into the driver failed.
     #[error("port {port}: {step} failed: {} (error {errno}){}. {hint}", strerror(*.errno), dpdk_said(.said))]
     Driver {
@@ -173,7 +187,7 @@ pub enum PortError {
         step: &'static str,
         /// Positive error number.
         errno: i32,
-        /// The last error line of DPDK's log, empty if there was none.
+        /// The error lines of DPDK's log, empty if there were none.
         said: String,
         /// What to try.
         hint: String,

@@ -54,11 +54,11 @@ const LINE: usize = 4096;
 struct State {
     sink: fn(LogLevel, &str),
     partial: Vec<u8>,
-    last_error: String,
+    errors: String,
 }
 
 static STATE: Mutex<State> =
-    Mutex::new(State { sink: to_tracing, partial: Vec::new(), last_error: String::new() });
+    Mutex::new(State { sink: to_tracing, partial: Vec::new(), errors: String::new() });
 
 /// Sends every line of DPDK's log, without its line end, to `sink`, from now on and for the whole process. Works before
 /// DPDK starts. Until it is called, the lines go to `tracing`, with the target `dpdk`. `sink` runs on whatever thread
@@ -77,14 +77,14 @@ pub(crate) fn open() {
     }
 }
 
-/// Forgets the last error line, so that the next one belongs to what is tried next.
-pub(crate) fn clear_last_error() {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner).last_error.clear();
+/// Forgets past errors, so that the next ones belong to what is tried next.
+pub(crate) fn clear_errors() {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner).errors.clear();
 }
 
-/// The last error line since [`clear_last_error`].
-pub(crate) fn last_error() -> String {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner).last_error.clone()
+/// The error lines since [`clear_errors`]: the first names the cause, the others what failed because of it.
+pub(crate) fn errors() -> String {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner).errors.clone()
 }
 
 fn to_tracing(level: LogLevel, line: &str) {
@@ -109,10 +109,10 @@ fn take(level: LogLevel, bytes: &[u8]) {
     let (sink, lines) = {
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = split(&mut state.partial, bytes);
-        if level == LogLevel::Error
-            && let Some(line) = lines.last()
-        {
-            state.last_error.clone_from(line);
+        if level == LogLevel::Error {
+            for line in &lines {
+                remember(&mut state.errors, line);
+            }
         }
         (state.sink, lines)
     };
@@ -120,6 +120,19 @@ fn take(level: LogLevel, bytes: &[u8]) {
     for line in &lines {
         sink(level, line);
     }
+}
+
+/// Adds a line to the errors, as long as there are not too many to show.
+fn remember(errors: &mut String, line: &str) {
+    /// Longest text in bytes; the cause comes first, so the end may be missing.
+    const MOST: usize = 400;
+    if errors.len() + line.len() > MOST && !errors.is_empty() {
+        return;
+    }
+    if !errors.is_empty() {
+        errors.push_str("; ");
+    }
+    errors.push_str(line);
 }
 
 /// Adds `bytes` to what is left of the line before, and takes the complete lines out.

@@ -10,7 +10,7 @@ use crate::burst::Burst;
 use crate::eal::{Eal, errno};
 use crate::error::MempoolError;
 use crate::mbuf::Mbuf;
-use crate::port::frame_room;
+use crate::memif;
 
 /// Bytes left free before the data of a fresh mbuf, for headers that are put in front.
 pub const HEADROOM: u16 = dpdk_sys::SPW_HEADROOM as u16;
@@ -155,10 +155,10 @@ impl Mempool {
         Ok(Mempool(Arc::new(Inner { eal: eal.clone(), raw, name: name.to_owned() })))
     }
 
-    /// The `data_room` that holds any frame of `mtu` bytes in one buffer, with room for two VLAN tags; none if no buffer
-    /// can be that large.
+    /// The `data_room` that holds any frame of `mtu` bytes in one buffer, with room for two VLAN tags: at least the usual
+    /// 2048 bytes behind the headroom, in whole cache lines; none if no buffer can be that large.
     pub fn data_room_for_mtu(mtu: u16) -> Option<u16> {
-        u16::try_from(frame_room(mtu) + u32::from(HEADROOM)).ok()
+        u16::try_from(memif::buffer_for_mtu(mtu) + u32::from(HEADROOM)).ok()
     }
 
     /// The name given at creation.

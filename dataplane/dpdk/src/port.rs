@@ -11,6 +11,7 @@ use dpdk_sys::{rte_device, rte_eth_conf, rte_eth_dev_info, rte_ether_addr, spw_l
 use crate::eal::Eal;
 use crate::error::PortError;
 use crate::log;
+use crate::memif;
 use crate::mempool::{HEADROOM, Mempool};
 use crate::queue::{RxQueue, TxQueue};
 use crate::stats::{self, PortStats};
@@ -108,7 +109,7 @@ pub struct PortInfo {
     pub rss: u64,
     /// Whether a received frame can be spread over several mbufs.
     pub scatter: bool,
-    /// Whether chained mbufs can be sent.
+    /// Whether chained mbufs can be sent. To others, only contiguous ones may be given.
     pub multi_segments: bool,
     /// State of the link; none if the driver does not tell.
     pub link: Option<Link>,
@@ -176,13 +177,16 @@ struct Traits {
     any_mtu: bool,
     /// Long frames arrive as chains whether or not the port was told to spread them.
     chains: bool,
+    /// Chained mbufs are sent wrongly, though the driver says that it can; see [`crate::memif`].
+    breaks_chains: bool,
 }
 
 fn traits(driver: &str) -> Traits {
     match driver {
-        "net_memif" | "net_ring" => Traits { any_mtu: true, chains: true },
-        "net_null" => Traits { any_mtu: true, chains: false },
-        _ => Traits { any_mtu: false, chains: false },
+        "net_memif" => Traits { any_mtu: true, chains: true, breaks_chains: true },
+        "net_ring" => Traits { any_mtu: true, chains: true, breaks_chains: false },
+        "net_null" => Traits { any_mtu: true, chains: false, breaks_chains: false },
+        _ => Traits { any_mtu: false, chains: false, breaks_chains: false },
     }
 }
 
@@ -260,10 +264,11 @@ impl Port {
             return Err(PortError::Mtu { port: id, mtu, min: info.min_mtu, max: info.max_mtu });
         }
         let scatter = check_room(&info, mtu, config, pools)?;
+        check_memif(eal, &info, mtu)?;
         if !eal.claim(id) {
             return Err(PortError::Busy(id));
         }
-        log::clear_last_error();
+        log::clear_errors();
         if let Err(error) = bring_up(&info, mtu, scatter, config, pools) {
             eal.release(id);
             return Err(error);
@@ -362,6 +367,19 @@ fn check_room(info: &PortInfo, mtu: u16, config: &PortConfig, pools: &[Mempool])
         return Ok(true);
     }
     Err(PortError::Room { mtu, need, room, can_scatter: info.scatter })
+}
+
+/// Whether frames fit memif's buffers; see [`crate::memif`].
+fn check_memif(eal: &Eal, info: &PortInfo, mtu: u16) -> Result<(), PortError> {
+    if info.driver != "net_memif" {
+        return Ok(());
+    }
+    let vdevs = eal.vdevs();
+    // The last of that name: a port may have been detached and attached anew.
+    let devargs = vdevs.iter().rfind(|vdev| vdev.split(',').next() == Some(&info.device));
+    let have = memif::buffer_size(devargs.map_or("", String::as_str));
+    let need = frame_room(mtu);
+    if need > have { Err(PortError::MemifBuffer { port: info.id, mtu, need, have }) } else { Ok(()) }
 }
 
 fn bring_up(
@@ -496,7 +514,7 @@ pub(crate) fn driver_error(id: PortId, step: &'static str, ret: i32) -> PortErro
         }
         _ => "DPDK's log at debug level says more",
     };
-    PortError::Driver { port: id, step, errno, said: log::last_error(), hint: hint.into() }
+    PortError::Driver { port: id, step, errno, said: log::errors(), hint: hint.into() }
 }
 
 /// The ports that exist.
@@ -587,7 +605,7 @@ pub(crate) fn info(id: PortId) -> Result<PortInfo, PortError> {
         socket: u32::try_from(socket).ok(),
         rss: raw.flow_type_rss_offloads,
         scatter: traits.chains || raw.rx_offload_capa & scatter_bit != 0,
-        multi_segments: raw.tx_offload_capa & segments_bit != 0,
+        multi_segments: !traits.breaks_chains && raw.tx_offload_capa & segments_bit != 0,
         link: link(id).ok(),
     })
 }

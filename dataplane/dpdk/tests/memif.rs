@@ -1,0 +1,160 @@
+//! Two processes over shared memory, unprivileged and without hugepages: the mode that works anywhere.
+//!
+//! The test starts its own program again as the peer, told apart by an environment variable.
+
+use std::env;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use dpdk::{Burst, Eal, EalConfig, Mempool, Port, PortConfig, PortError, RxQueue, TxQueue, memif_device};
+
+const PEER: &str = "DPDK_TEST_MEMIF_PEER";
+const MTU: u16 = 4200;
+const PACKETS: u32 = 20_000;
+/// From hello to goodbye; a loaded machine needs a fraction of it.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn device(role: &str, socket: &str) -> String {
+    memif_device(&format!("net_memif0,role={role},id=0,socket=spw-test-{socket},rsize=8"), MTU)
+}
+
+/// Starts this test again, as somebody without any privilege if we are root.
+fn peer(socket: &str) -> Child {
+    let program = env::current_exe().unwrap();
+    let privileged = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
+    let mut command = if privileged {
+        // The program may lie where only root can read, so a copy goes where anybody can.
+        let copy = env::temp_dir().join(format!("spw-memif-{}", std::process::id()));
+        std::fs::copy(&program, &copy).unwrap();
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--no-new-privs",
+            "--inh-caps=-all",
+        ]);
+        command.arg("--bounding-set=-all").arg(copy);
+        command
+    } else {
+        Command::new(program)
+    };
+    command.args(["two_processes", "--exact", "--nocapture"]).env(PEER, socket).current_dir("/");
+    command.spawn().unwrap()
+}
+
+struct Side {
+    port: Port,
+    rx: RxQueue,
+    tx: TxQueue,
+    pool: Mempool,
+}
+
+fn side(eal: &Eal, device: &str) -> Side {
+    let id = eal.attach(device).unwrap();
+    let room = Mempool::data_room_for_mtu(MTU).unwrap();
+    let pool = Mempool::new(eal, "memif", 1023, 64, room, None).unwrap();
+    let config = PortConfig { mtu: Some(MTU), ..PortConfig::default() };
+    let (port, mut rx, mut tx) = Port::start(eal, id, &config, std::slice::from_ref(&pool)).unwrap();
+    assert_eq!(port.mtu(), MTU);
+    Side { port, rx: rx.remove(0), tx: tx.remove(0), pool }
+}
+
+/// Length of packet `n`: all sizes up to the largest frame.
+fn length(n: u32) -> usize {
+    let largest = u32::from(MTU) + 14;
+    (60 + n.wrapping_mul(7919) % (largest - 60 + 1)) as usize
+}
+
+#[test]
+fn two_processes() {
+    match env::var(PEER) {
+        Ok(socket) => echo(&socket),
+        Err(_) => drive(),
+    }
+}
+
+/// The peer: sends back what comes, until nothing came for a while and the link is down.
+fn echo(socket: &str) {
+    let eal = Eal::init(&EalConfig::default()).unwrap();
+    let Side { port, mut rx, mut tx, pool } = side(&eal, &device("client", socket));
+    port.wait_link(LIMIT).unwrap();
+    let mut burst = Burst::<32>::new();
+    let mut echoed = 0;
+    let start = Instant::now();
+    while port.link().unwrap().up {
+        assert!(start.elapsed() < LIMIT, "only {echoed} came");
+        if rx.rx_burst(&mut burst) == 0 {
+            std::thread::yield_now();
+        }
+        while !burst.is_empty() && port.link().unwrap().up {
+            echoed += tx.tx_burst(&mut burst);
+        }
+    }
+    burst.clear();
+    drop((port, rx, tx));
+    assert_eq!(pool.in_use(), 0, "everything came home");
+    drop(pool);
+    assert_eq!(echoed, PACKETS as usize);
+    eal.shutdown().unwrap();
+}
+
+fn drive() {
+    let eal = Eal::init(&EalConfig::default()).unwrap();
+    let socket = std::process::id().to_string();
+    let Side { port, mut rx, mut tx, pool } = side(&eal, &device("server", &socket));
+    assert!(!port.link().unwrap().up);
+    let error = port.wait_link(Duration::from_millis(20)).unwrap_err();
+    assert_eq!(error, PortError::LinkDown { port: port.id(), waited: Duration::from_millis(20) });
+
+    let small = memif_device("net_memif1,role=server,id=1", 1500);
+    let id = eal.attach(&small).unwrap();
+    let config = PortConfig { mtu: Some(MTU), ..PortConfig::default() };
+    let error = Port::start(&eal, id, &config, std::slice::from_ref(&pool)).unwrap_err();
+    assert_eq!(error, PortError::MemifBuffer { port: id, mtu: MTU, need: 4226, have: 2048 });
+    assert!(error.to_string().contains("bsize=4226"), "{error}");
+    eal.detach(id).unwrap();
+
+    let mut child = peer(&socket);
+    assert!(port.wait_link(LIMIT).unwrap().up);
+    let start = Instant::now();
+    let (mut out, mut back) = (Burst::<32>::new(), Burst::<64>::new());
+    let (mut made, mut sent, mut returned) = (0u32, 0, 0u32);
+    let mut copy = vec![0; usize::from(MTU) + 14];
+    while returned < PACKETS {
+        assert!(start.elapsed() < LIMIT, "{sent} sent, {returned} returned");
+        // Far more than the rings of 256 hold, so that both sides meet a full ring.
+        let wanted = if made - returned < 900 { 32.min(PACKETS - made) } else { 0 };
+        if out.is_empty() && pool.alloc_bulk(&mut out, wanted as usize) {
+            for packet in &mut out {
+                let bytes = packet.append(length(made)).unwrap();
+                bytes.fill(made as u8);
+                bytes[..4].copy_from_slice(&made.to_be_bytes());
+                made += 1;
+            }
+        }
+        sent += tx.tx_burst(&mut out);
+        if rx.rx_burst(&mut back) == 0 {
+            std::thread::yield_now();
+        }
+        for packet in back.drain() {
+            assert_eq!(packet.pkt_len(), length(returned), "packet {returned}");
+            assert_eq!(packet.copy_to_slice(0, &mut copy), packet.pkt_len());
+            assert_eq!(copy[..4], returned.to_be_bytes());
+            assert!(
+                copy[4..packet.pkt_len()].iter().all(|byte| *byte == returned as u8),
+                "packet {returned}"
+            );
+            assert!(packet.is_contiguous());
+            returned += 1;
+        }
+    }
+    assert_eq!(sent, PACKETS as usize);
+    let stats = port.stats().unwrap();
+    assert_eq!((stats.rx_packets, stats.tx_packets), (u64::from(PACKETS), u64::from(PACKETS)));
+    drop((out, back, rx, tx, port));
+    assert_eq!(pool.in_use(), 0);
+    assert!(child.wait().unwrap().success(), "the peer's own checks");
+    drop(pool);
+    eal.shutdown().unwrap();
+}
