@@ -1,0 +1,122 @@
+//! Address handles: where a datagram goes, with its headers precomputed.
+
+use roce_proto::wire::ethernet::{MacAddr, VlanTag};
+use roce_proto::wire::ud::{Route, Template};
+use slotmap::new_key_type;
+use std::net::IpAddr;
+
+new_key_type! {
+    /// Names an address handle of one worker. Stale after it was destroyed.
+    pub struct AhKey;
+}
+
+/// How an address handle is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AhConfig {
+    /// The port to send from: an index into the worker's ports.
+    pub port: usize,
+    /// The peer.
+    pub dst: IpAddr,
+    /// Our own address; `None` takes the port's first of the same family.
+    pub src: Option<IpAddr>,
+    /// The peer's MAC address; `None` asks with ARP or neighbour discovery.
+    pub dst_mac: Option<MacAddr>,
+    /// 802.1Q tag.
+    pub vlan: Option<VlanTag>,
+    /// The eight bits of ToS (IPv4) or traffic class (IPv6): DSCP and ECN, as `ibv_ah_attr.grh.traffic_class`.
+    pub traffic_class: u8,
+    /// TTL or hop limit.
+    pub hop_limit: u8,
+    /// IPv6 flow label (20 bits); not used over IPv4.
+    pub flow_label: u32,
+    /// UDP source port; `None` takes the one that stands for the sending queue pair.
+    pub src_port: Option<u16>,
+}
+
+impl AhConfig {
+    /// To `dst` from the worker's first port, best effort, hop limit 64.
+    pub fn new(dst: IpAddr) -> AhConfig {
+        AhConfig {
+            port: 0,
+            dst,
+            src: None,
+            dst_mac: None,
+            vlan: None,
+            traffic_class: 0,
+            hop_limit: 64,
+            flow_label: 0,
+            src_port: None,
+        }
+    }
+}
+
+/// Whether packets can leave by an address handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AhState {
+    /// The neighbour has not answered yet.
+    Resolving {
+        /// Requests sent so far.
+        asked: u32,
+    },
+    /// Ready to send.
+    Ready,
+}
+
+/// Why an address handle was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AhError {
+    /// The port index is out of range.
+    #[error("the worker has no port {0}")]
+    NoPort(usize),
+    /// The port has no address of the destination's family.
+    #[error("port {port} has no {family} address to reach {dst} from: give it one with --ip")]
+    NoSource {
+        /// The port's name.
+        port: String,
+        /// `IPv4` or `IPv6`.
+        family: &'static str,
+        /// The destination.
+        dst: IpAddr,
+    },
+    /// The source asked for is not one of the port's.
+    #[error("{src} is not an address of port {port}")]
+    NotLocal {
+        /// The port's name.
+        port: String,
+        /// The source asked for.
+        src: IpAddr,
+    },
+    /// Source and destination are of different families.
+    #[error("source {src} and destination {dst} are of different address families")]
+    FamilyMismatch {
+        /// The source asked for.
+        src: IpAddr,
+        /// The destination.
+        dst: IpAddr,
+    },
+    /// The destination cannot be a peer.
+    #[error("{0} is not the address of a peer: give a unicast address of another host")]
+    NotAPeer(IpAddr),
+    /// A zero or group MAC address was given for the destination.
+    #[error("{0} is not the MAC address of a peer")]
+    BadMac(MacAddr),
+    /// The port already tracks as many neighbours as it may.
+    #[error("the neighbour table of the port is full ({0} entries)")]
+    TooManyNeighbours(usize),
+    /// The worker's bound is reached.
+    #[error("the worker already has its {0} address handles")]
+    TooMany(usize),
+}
+
+#[derive(Debug)]
+pub(crate) struct Ah {
+    pub port: usize,
+    pub dst: IpAddr,
+    /// True when UDP source ports follow the sending queue pair.
+    pub follow_qp: bool,
+    /// True when it holds a place in the neighbour table.
+    pub tracked: bool,
+    pub ready: bool,
+    pub route: Route,
+    pub template: Template,
+}

@@ -1,0 +1,158 @@
+//! What a poll loop does when a round found nothing, and where it runs.
+
+use std::time::Duration;
+
+/// What to do in rounds without work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdlePolicy {
+    /// Never give up the core: lowest latency, 100 % CPU.
+    Spin,
+    /// Spin a little, then yield the core to whoever else is runnable, then sleep, longer and longer.
+    BackOff {
+        /// Empty rounds before the first yield.
+        spins: u32,
+        /// Yields before the first sleep.
+        yields: u32,
+        /// The longest sleep; the first is a sixteenth of it.
+        max_sleep: Duration,
+    },
+}
+
+impl Default for IdlePolicy {
+    /// Yields after some tens of empty rounds (a few microseconds), sleeps after about a millisecond of yielding, and
+    /// ends at sleeps of a millisecond: well below 5 % of a core, at the price of a millisecond of latency for the
+    /// first packet after a pause.
+    fn default() -> Self {
+        IdlePolicy::BackOff { spins: 64, yields: 2000, max_sleep: Duration::from_millis(1) }
+    }
+}
+
+/// The state of an idle policy in one poll loop.
+#[derive(Debug)]
+pub struct Idle {
+    policy: IdlePolicy,
+    empty: u32,
+    sleep: Duration,
+}
+
+impl Idle {
+    /// Starts as busy.
+    pub fn new(policy: IdlePolicy) -> Idle {
+        Idle { policy, empty: 0, sleep: Duration::ZERO }
+    }
+
+    /// Ends a round: `busy` says whether it found work. Sleeps or yields as the policy says.
+    #[inline]
+    pub fn after_round(&mut self, busy: bool) {
+        if busy {
+            self.empty = 0;
+            return;
+        }
+        self.empty = self.empty.saturating_add(1);
+        match self.step() {
+            Step::Spin => std::hint::spin_loop(),
+            Step::Yield => std::thread::yield_now(),
+            Step::Sleep(d) => std::thread::sleep(d),
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        let IdlePolicy::BackOff { spins, yields, max_sleep } = self.policy else { return Step::Spin };
+        if self.empty <= spins {
+            Step::Spin
+        } else if self.empty <= spins.saturating_add(yields) {
+            self.sleep = max_sleep / 16;
+            Step::Yield
+        } else {
+            let now = self.sleep.max(Duration::from_micros(1)).min(max_sleep);
+            self.sleep = (now + now / 8).min(max_sleep);
+            Step::Sleep(now)
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Spin,
+    Yield,
+    Sleep(Duration),
+}
+
+/// The CPUs that this thread may run on, in ascending order.
+pub fn allowed_cores() -> Vec<usize> {
+    match rustix::thread::sched_getaffinity(None) {
+        Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|&c| set.is_set(c)).collect(),
+        Err(_) => vec![0],
+    }
+}
+
+/// Why a thread was not pinned.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("core {core} is not usable here ({reason}): choose from {allowed:?}")]
+pub struct PinError {
+    /// The core asked for.
+    pub core: usize,
+    /// What the system said.
+    pub reason: String,
+    /// Those that can be used.
+    pub allowed: Vec<usize>,
+}
+
+/// Pins the calling thread to one CPU.
+pub fn pin_current_thread(core: usize) -> Result<(), PinError> {
+    let fail = |reason: String| PinError { core, reason, allowed: allowed_cores() };
+    if core >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(fail("no such number".to_owned()));
+    }
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set).map_err(|e| fail(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spinning_never_sleeps_or_yields() {
+        let mut idle = Idle::new(IdlePolicy::Spin);
+        for _ in 0..100_000 {
+            idle.empty = idle.empty.saturating_add(1);
+            assert_eq!(idle.step(), Step::Spin);
+        }
+    }
+
+    #[test]
+    fn backing_off_goes_from_spin_to_yield_to_longer_sleeps_and_back() {
+        let max = Duration::from_millis(1);
+        let mut idle = Idle::new(IdlePolicy::BackOff { spins: 2, yields: 3, max_sleep: max });
+        let mut steps = Vec::new();
+        for _ in 0..60 {
+            idle.empty += 1;
+            steps.push(idle.step());
+        }
+        assert_eq!(steps[..5], [Step::Spin, Step::Spin, Step::Yield, Step::Yield, Step::Yield]);
+        let sleeps: Vec<Duration> =
+            steps[5..].iter().map(|s| if let Step::Sleep(d) = s { *d } else { panic!("{s:?}") }).collect();
+        assert_eq!(sleeps[0], max / 16);
+        assert!(sleeps.windows(2).all(|w| w[0] <= w[1]));
+        assert_eq!(*sleeps.last().unwrap(), max);
+        idle.after_round(true);
+        idle.empty += 1;
+        assert_eq!(idle.step(), Step::Spin);
+    }
+
+    #[test]
+    fn pinning_goes_where_it_is_told_and_says_what_is_possible() {
+        std::thread::spawn(|| {
+            let cores = allowed_cores();
+            let last = *cores.last().unwrap();
+            pin_current_thread(last).unwrap();
+            assert_eq!(allowed_cores(), [last]);
+            let err = pin_current_thread(100_000).unwrap_err();
+            assert!(err.to_string().contains("choose from"), "{err}");
+        })
+        .join()
+        .unwrap();
+    }
+}

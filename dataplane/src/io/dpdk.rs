@@ -1,0 +1,198 @@
+//! A queue pair of a DPDK port.
+
+use super::{BURST, PacketBuf, PacketBurst, PortInfo, PortIo, PortStats};
+use dpdk::{Burst, Eal, Mbuf, Mempool, MempoolError, Port, PortError, RxQueue, TxQueue};
+use roce_proto::wire::ethernet::MacAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a port is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DpdkPortConfig {
+    /// Name, MAC address or PCI address of a port that DPDK has.
+    pub selector: String,
+    /// The largest layer 3 packet in bytes; `None` keeps the port's own.
+    pub mtu: Option<u16>,
+    /// Receive and transmit descriptors.
+    pub descriptors: u16,
+    /// Packet buffers behind the descriptors. They are taken last in, first out, so that few of them stay hot.
+    pub spare_buffers: u32,
+    /// Take packets for other stations too.
+    pub promiscuous: bool,
+}
+
+impl DpdkPortConfig {
+    /// The port that `selector` names, with its own MTU and DPDK's usual 1024 descriptors.
+    pub fn new(selector: &str) -> DpdkPortConfig {
+        DpdkPortConfig {
+            selector: selector.to_owned(),
+            mtu: None,
+            descriptors: 1024,
+            spare_buffers: 2048,
+            promiscuous: false,
+        }
+    }
+}
+
+/// Why a port was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The port refused.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The buffers could not be had.
+    #[error(transparent)]
+    Pool(#[from] MempoolError),
+    /// No buffer can hold that MTU.
+    #[error("an MTU of {0} bytes does not fit one packet buffer: lower it with --mtu")]
+    Mtu(u16),
+    /// The driver gave no queue.
+    #[error("port {0} has no receive or no transmit queue")]
+    NoQueue(String),
+}
+
+/// Buffers in the per-thread cache of a pool: DPDK's own largest default of 512 halves the trips to the shared ring of 256
+/// at no cost in memory worth mentioning.
+const CACHE: u32 = 512;
+
+/// One receive and one transmit queue of a DPDK port, with its buffers.
+pub struct DpdkPort {
+    info: PortInfo,
+    rx: RxQueue,
+    tx: TxQueue,
+    pool: Mempool,
+    /// Buffers taken from the pool in bulk, for [`PortIo::alloc`].
+    stash: Burst<BURST>,
+    port: Arc<Port>,
+}
+
+impl DpdkPort {
+    /// Opens the first queues of a port. The MTU is set, read back, and what the buffers hold.
+    pub fn open(eal: &Eal, config: &DpdkPortConfig) -> Result<DpdkPort, OpenError> {
+        let id = eal.find(&config.selector)?;
+        let found = eal.port(id)?;
+        let mtu = config.mtu.unwrap_or(found.mtu);
+        let room = Mempool::data_room_for_mtu(mtu).ok_or(OpenError::Mtu(mtu))?;
+        let count = 2 * u32::from(config.descriptors) + config.spare_buffers + 2 * CACHE;
+        let pool = Mempool::new(eal, &found.name, count, CACHE, room, found.socket)?;
+        let port_config = dpdk::PortConfig {
+            rx_desc: config.descriptors,
+            tx_desc: config.descriptors,
+            mtu: config.mtu,
+            promiscuous: config.promiscuous,
+            ..dpdk::PortConfig::default()
+        };
+        let (port, rx, tx) = Port::start(eal, id, &port_config, std::slice::from_ref(&pool))?;
+        let (Some(rx), Some(tx)) = (rx.into_iter().next(), tx.into_iter().next()) else {
+            return Err(OpenError::NoQueue(found.name));
+        };
+        let info =
+            PortInfo { name: found.name, driver: found.driver, mac: MacAddr(port.mac().0), mtu: port.mtu() };
+        Ok(DpdkPort { info, rx, tx, pool, stash: Burst::new(), port: Arc::new(port) })
+    }
+
+    /// The port below, for its link and its counters.
+    pub fn port(&self) -> &Arc<Port> {
+        &self.port
+    }
+
+    /// The pool that sends are built in.
+    pub fn pool(&self) -> &Mempool {
+        &self.pool
+    }
+
+    /// Waits until the link is up; an error after `limit`.
+    pub fn wait_link(&self, limit: Duration) -> Result<(), PortError> {
+        self.port.wait_link(limit).map(drop)
+    }
+}
+
+impl PacketBuf for Mbuf {
+    #[inline]
+    fn packet_len(&self) -> usize {
+        self.pkt_len()
+    }
+
+    #[inline]
+    fn contiguous(&self) -> Option<&[u8]> {
+        self.is_contiguous().then(|| self.data())
+    }
+
+    fn linearise(&self, out: &mut [u8]) -> usize {
+        self.copy_to_slice(0, out)
+    }
+
+    #[inline]
+    fn append(&mut self, len: usize) -> Option<&mut [u8]> {
+        Mbuf::append(self, len)
+    }
+}
+
+impl PacketBurst for Burst<BURST> {
+    type Buf = Mbuf;
+
+    #[inline]
+    fn len(&self) -> usize {
+        Burst::len(self)
+    }
+
+    #[inline]
+    fn get(&self, index: usize) -> Option<&Mbuf> {
+        self.as_slice().get(index)
+    }
+
+    #[inline]
+    fn push(&mut self, buf: Mbuf) -> Result<(), Mbuf> {
+        Burst::push(self, buf)
+    }
+
+    #[inline]
+    fn clear(&mut self) {
+        Burst::clear(self);
+    }
+}
+
+impl PortIo for DpdkPort {
+    type Buf = Mbuf;
+    type Burst = Burst<BURST>;
+
+    fn info(&self) -> &PortInfo {
+        &self.info
+    }
+
+    #[inline]
+    fn rx_burst(&mut self, burst: &mut Burst<BURST>) -> usize {
+        self.rx.rx_burst(burst)
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, burst: &mut Burst<BURST>) -> usize {
+        self.tx.tx_burst(burst)
+    }
+
+    #[inline]
+    fn alloc(&mut self) -> Option<Mbuf> {
+        if self.stash.is_empty() {
+            self.pool.alloc_bulk(&mut self.stash, BURST);
+        }
+        self.stash.pop_back()
+    }
+
+    fn link_up(&self) -> bool {
+        self.port.link().is_ok_and(|link| link.up)
+    }
+
+    fn stats(&self) -> PortStats {
+        let Ok(s) = self.port.stats() else { return PortStats::default() };
+        PortStats {
+            rx_packets: s.rx_packets,
+            rx_bytes: s.rx_bytes,
+            rx_missed: s.rx_missed,
+            rx_errors: s.rx_errors,
+            rx_no_mbuf: s.rx_no_mbuf,
+            tx_packets: s.tx_packets,
+            tx_bytes: s.tx_bytes,
+            tx_errors: s.tx_errors,
+        }
+    }
+}

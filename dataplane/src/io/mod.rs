@@ -1,0 +1,123 @@
+//! Packet IO in terms of bursts and capabilities.
+//!
+//! A [`PortIo`] is one receive queue and one transmit queue of one port, with the buffers that go with them. The
+//! worker is generic over it (static dispatch), so the same poll loop runs over a DPDK port and over the in-process
+//! [`memory`] port.
+
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
+pub mod memory;
+
+use roce_proto::wire::ethernet::MacAddr;
+
+/// The most packets one receive or transmit burst moves.
+///
+/// DPDK's own examples and most drivers are tuned for 32: enough to amortise a call, small enough that a burst of
+/// small frames stays in the first-level cache.
+pub const BURST: usize = 32;
+
+/// One packet buffer, owned. Dropping it gives it back to where it came from.
+pub trait PacketBuf: Send {
+    /// Bytes in the packet, over all its segments.
+    fn packet_len(&self) -> usize;
+
+    /// The whole packet if it lies in one piece, otherwise `None` (a chained buffer).
+    fn contiguous(&self) -> Option<&[u8]>;
+
+    /// Copies the packet, segment by segment, to the front of `out`; returns the bytes copied: the smaller of the
+    /// packet's and `out`'s length.
+    fn linearise(&self, out: &mut [u8]) -> usize;
+
+    /// Appends `len` bytes to a buffer fresh from [`PortIo::alloc`] and returns them for writing (their content is
+    /// whatever was there before). `None` if the buffer has no room for that many.
+    fn append(&mut self, len: usize) -> Option<&mut [u8]>;
+}
+
+/// A queue of at most [`BURST`] packets, in order.
+pub trait PacketBurst: Default + Send {
+    /// The buffer type it holds.
+    type Buf: PacketBuf;
+
+    /// Packets held.
+    fn len(&self) -> usize;
+
+    /// True when it holds no packet.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// True when no further packet fits.
+    fn is_full(&self) -> bool {
+        self.len() >= BURST
+    }
+
+    /// The packet at `index`, counted from the front.
+    fn get(&self, index: usize) -> Option<&Self::Buf>;
+
+    /// Appends a packet; gives it back if the burst is full.
+    fn push(&mut self, buf: Self::Buf) -> Result<(), Self::Buf>;
+
+    /// Frees every packet, in bulk where the IO can.
+    fn clear(&mut self);
+}
+
+/// What a port is and can do. Fixed while the port is open, except for the link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortInfo {
+    /// The port's name, as its IO knows it.
+    pub name: String,
+    /// Name of the driver behind it (`net_memif`, `memory`, …).
+    pub driver: String,
+    /// The port's own MAC address.
+    pub mac: MacAddr,
+    /// The largest layer 3 packet that it carries, in bytes, as read back from the driver.
+    pub mtu: u16,
+}
+
+/// What the port itself counted since it was opened: the driver's figures, not ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortStats {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Bytes received, without FCS.
+    pub rx_bytes: u64,
+    /// Packets that the port dropped because no descriptor was free.
+    pub rx_missed: u64,
+    /// Packets received in error.
+    pub rx_errors: u64,
+    /// Receive buffer allocations that failed.
+    pub rx_no_mbuf: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes sent, without FCS.
+    pub tx_bytes: u64,
+    /// Packets that failed to be sent.
+    pub tx_errors: u64,
+}
+
+/// One receive and one transmit queue of a port.
+pub trait PortIo: Send {
+    /// Its packet buffers.
+    type Buf: PacketBuf;
+    /// Its bursts.
+    type Burst: PacketBurst<Buf = Self::Buf>;
+
+    /// What the port is.
+    fn info(&self) -> &PortInfo;
+
+    /// Receives up to [`BURST`] packets behind those that `burst` holds; returns how many came.
+    fn rx_burst(&mut self, burst: &mut Self::Burst) -> usize;
+
+    /// Offers the packets of `burst`, front first, to the port. Those it took are gone from the burst, the others stay
+    /// with the caller, in order. Returns how many were taken.
+    fn tx_burst(&mut self, burst: &mut Self::Burst) -> usize;
+
+    /// An empty buffer to send from; `None` when the pool is exhausted, which is back-pressure and not an error.
+    fn alloc(&mut self) -> Option<Self::Buf>;
+
+    /// Whether the link is up. May cost a call into the driver: not for the fast path.
+    fn link_up(&self) -> bool;
+
+    /// The driver's own counters. Not for the fast path.
+    fn stats(&self) -> PortStats;
+}

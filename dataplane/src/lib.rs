@@ -1,0 +1,24 @@
+//! Ports, workers and the endpoint API of Spraywire.
+//!
+//! - [`io`]: bursts of packets from and to a port: DPDK ports, or ports within the process, with one API;
+//! - [`worker`]: queue pairs, completion queues, address handles over some ports, driven by the caller;
+//! - [`thread`]: a worker in a poll-mode thread, reached through lock-free queues;
+//! - [`counters`]: the one counter in which each received packet ends.
+//!
+//! The service is raw UD with the semantics of the verbs: one packet per message, unreliable, unordered only where the
+//! network reorders.
+#![forbid(unsafe_code)]
+
+pub mod ah;
+pub mod buffer;
+pub mod capture;
+pub mod clock;
+pub mod counters;
+pub mod cq;
+pub mod idle;
+pub mod io;
+pub mod link;
+pub mod neighbour;
+pub mod qp;
+pub mod thread;
+pub mod worker;

@@ -1,0 +1,374 @@
+//! A worker in a poll-mode thread of its own, and the handle that the application's thread holds.
+//!
+//! Work requests and completions cross in bursts through bounded lock-free queues ([`crate::link`]); a full queue is
+//! back-pressure. Everything else (queue pairs, address handles, counters) is a closure that runs on the worker's thread
+//! between two rounds: [`Endpoint::call`].
+
+use crate::buffer::Buffer;
+use crate::clock::Clock;
+use crate::cq::{Completion, Family, WcOpcode, WcStatus};
+use crate::idle::{Idle, IdlePolicy, PinError, pin_current_thread};
+use crate::io::PortIo;
+use crate::link::{Receiver, Sender, link};
+use crate::qp::{CqKey, PostError, QpKey, RecvWr, SendWr};
+use crate::worker::Worker;
+use crossbeam_queue::ArrayQueue;
+use roce_proto::types::Qpn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How a worker thread runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadConfig {
+    /// The CPU to pin to.
+    pub core: Option<usize>,
+    /// What to do in rounds without work.
+    pub idle: IdlePolicy,
+    /// Work requests and completions that may be on their way in each direction.
+    pub queue: usize,
+}
+
+impl Default for ThreadConfig {
+    fn default() -> Self {
+        ThreadConfig { core: None, idle: IdlePolicy::default(), queue: 4096 }
+    }
+}
+
+/// Why a worker thread did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The system refused the thread.
+    #[error("cannot start a worker thread: {0}")]
+    Spawn(std::io::Error),
+    /// The thread could not be pinned.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// The IO refused the thread.
+    #[error("cannot use this thread for packet IO: {0}")]
+    Io(String),
+    /// The thread ended before it was ready.
+    #[error("the worker thread ended before it was ready")]
+    Died,
+}
+
+/// The worker has stopped; its last words are in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the worker has stopped")]
+pub struct Stopped;
+
+enum Command<B> {
+    Send { qp: QpKey, wr: SendWr, len: u32, buf: B },
+    Recv { qp: QpKey, wr: RecvWr<B> },
+}
+
+type Call<I, B> = Box<dyn FnOnce(&mut Worker<I, B>) + Send>;
+
+/// Closures that may wait for the worker at once.
+const CALLS: usize = 16;
+
+/// The application's end of a worker thread. Dropping it stops the worker.
+pub struct Endpoint<I: PortIo + 'static, B: Buffer> {
+    commands: Sender<Command<B>>,
+    completions: Receiver<Completion<B>>,
+    calls: Arc<ArrayQueue<Call<I, B>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Worker<I, B>>>,
+}
+
+impl<I: PortIo + 'static, B: Buffer> Endpoint<I, B> {
+    /// Moves `worker` into a thread of its own. `enter` runs there first; what it returns lives as long as the thread
+    /// (DPDK's registration of a thread is such a thing).
+    pub fn start<G, F>(
+        worker: Worker<I, B>,
+        cqs: Vec<CqKey>,
+        config: &ThreadConfig,
+        clock: Clock,
+        enter: F,
+    ) -> Result<Self, StartError>
+    where
+        F: FnOnce() -> Result<G, String> + Send + 'static,
+    {
+        let (commands, commands_rx) = link(config.queue);
+        let (completions_tx, completions) = link(config.queue);
+        let calls = Arc::new(ArrayQueue::new(CALLS));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ready_tx, ready_rx) = mpsc::channel();
+        let side = WorkerSide {
+            worker,
+            cqs,
+            commands: commands_rx,
+            held_command: None,
+            completions: completions_tx,
+            held_completion: None,
+            calls: calls.clone(),
+            stop: stop.clone(),
+            idle: Idle::new(config.idle),
+            clock,
+        };
+        let core = config.core;
+        let thread = std::thread::Builder::new()
+            .name("spraywire-worker".to_owned())
+            .spawn(move || {
+                let entered = match core.map_or(Ok(()), pin_current_thread) {
+                    Ok(()) => enter().map_err(StartError::Io),
+                    Err(e) => Err(StartError::Pin(e)),
+                };
+                match entered {
+                    Ok(_guard) => {
+                        let _ = ready_tx.send(Ok(()));
+                        side.run()
+                    }
+                    Err(e) => {
+                        let _ = ready_tx.send(Err(e));
+                        side.worker
+                    }
+                }
+            })
+            .map_err(StartError::Spawn)?;
+        match ready_rx.recv() {
+            Ok(Ok(())) => Ok(Endpoint { commands, completions, calls, stop, thread: Some(thread) }),
+            Ok(Err(e)) => Err(e),
+            Err(mpsc::RecvError) => Err(StartError::Died),
+        }
+    }
+
+    /// Runs `f` on the worker's thread, between two rounds, and returns what it returns. Takes up to the worker's longest
+    /// sleep.
+    pub fn call<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&mut Worker<I, B>) -> R + Send + 'static,
+    ) -> Result<R, Stopped> {
+        let (tx, rx) = mpsc::sync_channel(1);
+        let mut call: Call<I, B> = Box::new(move |worker| {
+            let _ = tx.send(f(worker));
+        });
+        while let Err(back) = self.calls.push(call) {
+            if self.is_stopped() {
+                return Err(Stopped);
+            }
+            call = back;
+            std::thread::yield_now();
+        }
+        loop {
+            match rx.recv_timeout(Duration::from_millis(100)) {
+                Ok(result) => return Ok(result),
+                Err(mpsc::RecvTimeoutError::Timeout) if !self.is_stopped() => {}
+                Err(_) => return Err(Stopped),
+            }
+        }
+    }
+
+    /// Posts the first `len` bytes of `buf`. The buffer comes back with the completion, which is always produced. Requests
+    /// travel in batches: [`Endpoint::flush`] sends an incomplete one.
+    #[inline]
+    pub fn post_send(&mut self, qp: QpKey, wr: &SendWr, len: usize, buf: B) -> Result<(), (PostError, B)> {
+        let Ok(len) = u32::try_from(len) else {
+            return Err((PostError::TooLong { len, max: buf.capacity() }, buf));
+        };
+        match self.commands.push(Command::Send { qp, wr: *wr, len, buf }) {
+            Ok(()) => Ok(()),
+            Err(Command::Send { buf, .. } | Command::Recv { wr: RecvWr { buf, .. }, .. }) => {
+                Err((self.refusal(), buf))
+            }
+        }
+    }
+
+    /// Posts a receive.
+    #[inline]
+    pub fn post_recv(&mut self, qp: QpKey, wr: RecvWr<B>) -> Result<(), (PostError, B)> {
+        match self.commands.push(Command::Recv { qp, wr }) {
+            Ok(()) => Ok(()),
+            Err(Command::Send { buf, .. } | Command::Recv { wr: RecvWr { buf, .. }, .. }) => {
+                Err((self.refusal(), buf))
+            }
+        }
+    }
+
+    #[cold]
+    fn refusal(&self) -> PostError {
+        if self.is_stopped() { PostError::Stopped } else { PostError::PortBusy }
+    }
+
+    /// Sends the work requests posted so far on their way.
+    #[inline]
+    pub fn flush(&mut self) {
+        self.commands.flush();
+    }
+
+    /// The next completion of any of the worker's completion queues.
+    #[inline]
+    pub fn poll_cq(&mut self) -> Option<Completion<B>> {
+        self.completions.pop()
+    }
+
+    /// True when the worker's thread has ended.
+    pub fn is_stopped(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Stops the worker and gives it back, with what its tables hold, and with every completion that was on its way.
+    ///
+    /// Requests posted before are carried out first, as far as the port takes them.
+    pub fn stop(mut self) -> Result<(Worker<I, B>, Vec<Completion<B>>), Stopped> {
+        self.flush();
+        let mut rest = Vec::new();
+        let thread = self.wind_down(|completion| rest.push(completion)).ok_or(Stopped)?;
+        let worker = thread.join().map_err(|_| Stopped)?;
+        Ok((worker, rest))
+    }
+
+    /// Lets the thread end, taking completions meanwhile: it does not end before they are gone from its hands.
+    fn wind_down(&mut self, mut take: impl FnMut(Completion<B>)) -> Option<JoinHandle<Worker<I, B>>> {
+        let thread = self.thread.take()?;
+        self.stop.store(true, Ordering::Release);
+        while !thread.is_finished() {
+            while let Some(completion) = self.completions.pop() {
+                take(completion);
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        while let Some(completion) = self.completions.pop() {
+            take(completion);
+        }
+        Some(thread)
+    }
+}
+
+impl<I: PortIo + 'static, B: Buffer> Drop for Endpoint<I, B> {
+    fn drop(&mut self) {
+        if let Some(thread) = self.wind_down(drop) {
+            // A panic in the worker has been reported by its own thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct WorkerSide<I: PortIo, B: Buffer> {
+    worker: Worker<I, B>,
+    cqs: Vec<CqKey>,
+    commands: Receiver<Command<B>>,
+    /// The command that met back-pressure: first in the next round.
+    held_command: Option<Command<B>>,
+    completions: Sender<Completion<B>>,
+    held_completion: Option<Completion<B>>,
+    calls: Arc<ArrayQueue<Call<I, B>>>,
+    stop: Arc<AtomicBool>,
+    idle: Idle,
+    clock: Clock,
+}
+
+/// Commands taken in one round: bounds the time until the next receive.
+const COMMANDS_PER_ROUND: usize = 256;
+
+impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
+    fn run(mut self) -> Worker<I, B> {
+        loop {
+            while let Some(call) = self.calls.pop() {
+                call(&mut self.worker);
+            }
+            let commands = self.take_commands();
+            let progress = self.worker.poll(self.clock.now());
+            let completed = self.give_completions();
+            if self.stop.load(Ordering::Acquire) && self.may_end(commands, completed) {
+                return self.worker;
+            }
+            self.idle.after_round(commands + completed > 0 || progress.any());
+        }
+    }
+
+    /// When asked to stop: nothing is left to do, or what is left is a command that the port does not take.
+    fn may_end(&self, commands: usize, completed: usize) -> bool {
+        commands == 0 && completed == 0 && self.held_completion.is_none()
+    }
+
+    fn take_commands(&mut self) -> usize {
+        for taken in 0..COMMANDS_PER_ROUND {
+            let Some(command) = self.held_command.take().or_else(|| self.commands.pop()) else {
+                return taken;
+            };
+            if !self.execute(command) {
+                return taken;
+            }
+        }
+        COMMANDS_PER_ROUND
+    }
+
+    /// False if the command is held back for want of room.
+    fn execute(&mut self, command: Command<B>) -> bool {
+        let (error, command) = match command {
+            Command::Send { qp, wr, len, buf } => {
+                match self.worker.post_send_owned(qp, &wr, len as usize, buf) {
+                    Ok(()) => return true,
+                    Err((e, buf)) => (e, Command::Send { qp, wr, len, buf }),
+                }
+            }
+            Command::Recv { qp, wr } => match self.worker.post_recv(qp, wr) {
+                Ok(()) => return true,
+                Err((e, wr)) => (e, Command::Recv { qp, wr }),
+            },
+        };
+        let wait = error.is_back_pressure() && error != PostError::AddressUnresolved;
+        if wait || self.held_completion.is_some() {
+            self.held_command = Some(command);
+            return false;
+        }
+        let failed = self.failed(command);
+        self.give(failed);
+        true
+    }
+
+    fn failed(&self, command: Command<B>) -> Completion<B> {
+        let (qp, opcode, wr_id, buf) = match command {
+            Command::Send { qp, wr, buf, .. } => (qp, WcOpcode::Send, wr.wr_id, buf),
+            Command::Recv { qp, wr } => (qp, WcOpcode::Recv, wr.wr_id, wr.buf),
+        };
+        let qpn = self.worker.qpn(qp).unwrap_or(Qpn::SMI);
+        Completion {
+            wr_id,
+            qpn,
+            opcode,
+            status: WcStatus::LocalQpOperationError,
+            byte_len: 0,
+            src_qpn: qpn,
+            imm: None,
+            family: Family::V4,
+            solicited: false,
+            buf: Some(buf),
+        }
+    }
+
+    /// Puts a completion on its way, or holds it. Called only while none is held.
+    fn give(&mut self, completion: Completion<B>) -> bool {
+        match self.completions.push(completion) {
+            Ok(()) => true,
+            Err(back) => {
+                self.held_completion = Some(back);
+                false
+            }
+        }
+    }
+
+    fn give_completions(&mut self) -> usize {
+        let mut given = 0;
+        if let Some(held) = self.held_completion.take() {
+            if !self.give(held) {
+                return 0;
+            }
+            given += 1;
+        }
+        for i in 0..self.cqs.len() {
+            let cq = self.cqs[i];
+            while let Some(completion) = self.worker.cq(cq).and_then(|cq| cq.pop()) {
+                if !self.give(completion) {
+                    return given;
+                }
+                given += 1;
+            }
+        }
+        self.completions.flush();
+        given
+    }
+}

@@ -1,0 +1,239 @@
+//! The worker's tables: queue pairs, completion queues, address handles. Nothing here is generic over the packet IO.
+
+use super::WorkerConfig;
+use crate::ah::{Ah, AhKey};
+use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
+use crate::qp::{CqKey, PostError, Qp, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr, src_port_for};
+use roce_proto::types::{PKey, Psn, Qpn};
+use roce_proto::wire::ethernet::MacAddr;
+use roce_proto::wire::ud::Template;
+use slotmap::SlotMap;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::net::IpAddr;
+
+/// A hash for 24-bit numbers: one multiplication (Fibonacci hashing). Numbers are ours to hand out, so that a peer cannot
+/// choose ones that collide; one that an application chooses hurts only itself.
+#[derive(Default)]
+pub(crate) struct QpnHasher(u64);
+
+impl Hasher for QpnHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.write_u32(u32::from(b));
+        }
+    }
+
+    #[inline]
+    fn write_u32(&mut self, n: u32) {
+        self.0 = (self.0 ^ u64::from(n)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+}
+
+pub(crate) struct Core<B> {
+    pub qps: SlotMap<QpKey, Qp<B>>,
+    pub cqs: SlotMap<CqKey, Cq<B>>,
+    pub ahs: SlotMap<AhKey, Ah>,
+    pub max_ahs: usize,
+    max_qps: usize,
+    by_qpn: HashMap<u32, QpKey, BuildHasherDefault<QpnHasher>>,
+    /// The last queue pair that a packet was for: traffic comes in runs.
+    last: Option<(Qpn, QpKey)>,
+    next_qpn: u32,
+    /// Queue pairs in the error state with receives that still have to complete.
+    flushing: Vec<QpKey>,
+    rng: fastrand::Rng,
+}
+
+/// First and last number for applications: 0 and 1 are for management, 0xFFFFFF for multicast (IBTA volume 1, 3.5.3).
+const QPN_RANGE: std::ops::RangeInclusive<u32> = 2..=0xFF_FFFE;
+
+impl<B> Core<B> {
+    pub fn new(config: &WorkerConfig) -> Core<B> {
+        Core {
+            qps: SlotMap::with_key(),
+            cqs: SlotMap::with_key(),
+            ahs: SlotMap::with_key(),
+            max_ahs: config.max_ahs,
+            max_qps: config.max_qps,
+            by_qpn: HashMap::default(),
+            last: None,
+            next_qpn: config.first_qpn.get().clamp(*QPN_RANGE.start(), *QPN_RANGE.end()),
+            flushing: Vec::new(),
+            rng: fastrand::Rng::with_seed(config.seed),
+        }
+    }
+
+    pub fn create_qp(&mut self, config: &QpConfig, pkeys: &[PKey]) -> Result<QpKey, QpError> {
+        if !self.cqs.contains_key(config.send_cq) || !self.cqs.contains_key(config.recv_cq) {
+            return Err(QpError::NoCq);
+        }
+        if config.send_depth == 0 || config.recv_depth == 0 {
+            return Err(QpError::ZeroDepth);
+        }
+        if self.qps.len() >= self.max_qps {
+            return Err(QpError::TooMany(self.max_qps));
+        }
+        let pkey = *pkeys.get(usize::from(config.pkey_index)).ok_or(QpError::NoPKey(config.pkey_index))?;
+        let qpn = match config.qpn {
+            Some(qpn) if !QPN_RANGE.contains(&qpn.get()) => return Err(QpError::QpnReserved(qpn.get())),
+            Some(qpn) if self.by_qpn.contains_key(&qpn.get()) => return Err(QpError::QpnTaken(qpn.get())),
+            Some(qpn) => qpn,
+            None => self.free_qpn()?,
+        };
+        let psn = config.psn.unwrap_or_else(|| Psn::from_low_bits(self.rng.u32(..)));
+        let key = self.qps.insert(Qp {
+            qpn,
+            state: QpState::Reset,
+            port: config.port,
+            qkey: config.qkey,
+            pkey,
+            psn,
+            src_port: src_port_for(qpn),
+            send_cq: config.send_cq,
+            recv_cq: config.recv_cq,
+            send_depth: config.send_depth,
+            recv_depth: config.recv_depth,
+            outstanding: 0,
+            recv: VecDeque::with_capacity(config.recv_depth as usize),
+            counters: QpCounters::default(),
+        });
+        self.by_qpn.insert(qpn.get(), key);
+        Ok(key)
+    }
+
+    fn free_qpn(&mut self) -> Result<Qpn, QpError> {
+        // max_qps bounds how many can be taken, so this ends after at most that many steps.
+        for _ in 0..=self.qps.len() {
+            let candidate = self.next_qpn;
+            self.next_qpn = if candidate == *QPN_RANGE.end() { *QPN_RANGE.start() } else { candidate + 1 };
+            if !self.by_qpn.contains_key(&candidate) {
+                return Qpn::new(candidate).ok_or(QpError::QpnReserved(candidate));
+            }
+        }
+        Err(QpError::TooMany(self.qps.len()))
+    }
+
+    pub fn destroy_qp(&mut self, key: QpKey) -> Result<(), QpError> {
+        self.forget_work(key)?;
+        let qp = self.qps.remove(key).ok_or(QpError::NoQp)?;
+        self.by_qpn.remove(&qp.qpn.get());
+        self.last = None;
+        Ok(())
+    }
+
+    fn forget_work(&mut self, key: QpKey) -> Result<(), QpError> {
+        let qp = self.qps.get_mut(key).ok_or(QpError::NoQp)?;
+        qp.recv.clear();
+        self.flushing.retain(|k| *k != key);
+        for cq in [qp.send_cq, qp.recv_cq] {
+            if let Some(cq) = self.cqs.get_mut(cq) {
+                cq.remove_qp(qp.qpn);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn modify_qp(&mut self, key: QpKey, to: QpState) -> Result<(), QpError> {
+        let qp = self.qps.get_mut(key).ok_or(QpError::NoQp)?;
+        let from = qp.state;
+        if !from.may_become(to) {
+            return Err(QpError::Transition { from, to });
+        }
+        qp.state = to;
+        match to {
+            QpState::Error => self.start_flush(key),
+            QpState::Reset => self.forget_work(key)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Finds the queue pair with a number.
+    #[inline]
+    pub fn find(&mut self, qpn: Qpn) -> Option<QpKey> {
+        if let Some((last, key)) = self.last
+            && last == qpn
+        {
+            return Some(key);
+        }
+        let key = *self.by_qpn.get(&qpn.get())?;
+        self.last = Some((qpn, key));
+        Some(key)
+    }
+
+    #[inline]
+    pub fn post_recv(&mut self, key: QpKey, wr: RecvWr<B>) -> Result<(), (PostError, RecvWr<B>)> {
+        let Some(qp) = self.qps.get_mut(key) else { return Err((PostError::NoQp, wr)) };
+        if qp.recv.len() >= qp.recv_depth as usize {
+            return Err((PostError::QueueFull { depth: qp.recv_depth }, wr));
+        }
+        match qp.state {
+            QpState::Reset => return Err((PostError::State(qp.state), wr)),
+            QpState::Error => {
+                qp.recv.push_back(wr);
+                self.start_flush(key);
+            }
+            _ => qp.recv.push_back(wr),
+        }
+        Ok(())
+    }
+
+    /// The queue pair's receives are to complete as flushed, as fast as its completion queue has room.
+    pub fn start_flush(&mut self, key: QpKey) {
+        if !self.flushing.contains(&key) {
+            self.flushing.push(key);
+        }
+    }
+
+    #[inline]
+    pub fn any_flushing(&self) -> bool {
+        !self.flushing.is_empty()
+    }
+
+    pub fn flush_some(&mut self) {
+        let (qps, cqs) = (&mut self.qps, &mut self.cqs);
+        self.flushing.retain(|key| {
+            let Some(qp) = qps.get_mut(*key) else { return false };
+            let Some(cq) = cqs.get_mut(qp.recv_cq) else { return false };
+            while !qp.recv.is_empty() {
+                if !cq.has_room() {
+                    return true;
+                }
+                if let Some(wr) = qp.recv.pop_front() {
+                    cq.push(flushed(qp.qpn, WcOpcode::Recv, wr.wr_id, Some(wr.buf)));
+                }
+            }
+            false
+        });
+    }
+
+    /// Address handles that waited for `ip` on `port`, or use it, get its (new) MAC address.
+    pub fn neighbour_resolved(&mut self, port: usize, ip: IpAddr, mac: MacAddr) {
+        for ah in self.ahs.values_mut().filter(|a| a.tracked && a.port == port && a.dst == ip) {
+            ah.route.dst_mac = mac;
+            ah.template = Template::new(&ah.route);
+            ah.ready = true;
+        }
+    }
+}
+
+/// The completion of a request that was not done.
+pub(crate) fn flushed<B>(qpn: Qpn, opcode: WcOpcode, wr_id: u64, buf: Option<B>) -> Completion<B> {
+    Completion {
+        wr_id,
+        qpn,
+        opcode,
+        status: WcStatus::WorkRequestFlushed,
+        byte_len: 0,
+        src_qpn: qpn,
+        imm: None,
+        family: Family::V4,
+        solicited: false,
+        buf,
+    }
+}

@@ -1,0 +1,362 @@
+//! The worker: some ports, their queue pairs, and the round that moves packets.
+//!
+//! A worker is a value that its caller drives: [`Worker::poll`] in the application's own loop, or in a thread of its own
+//! (see [`crate::thread`]). It owns no clock, no thread and no random source; time and the seed are arguments. A round is
+//! receive, answers and timers, transmit, in that order, so that nothing times out while its answer lies in the queue.
+//!
+//! No allocation in a round after the start, no lock, no system call other than the IO's own.
+
+mod control;
+mod core;
+mod port;
+mod rx;
+mod tx;
+
+#[cfg(test)]
+mod tests;
+
+pub use port::PortConfig;
+
+use crate::ah::{Ah, AhConfig, AhError, AhKey, AhState};
+use crate::buffer::Buffer;
+use crate::capture::Capture;
+use crate::counters::Counters;
+use crate::cq::Cq;
+use crate::io::{PortInfo, PortIo, PortStats};
+use crate::neighbour::TableFull;
+use crate::qp::{CqKey, PostError, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr};
+use core::Core;
+use port::Port;
+use roce_proto::time::Instant;
+use roce_proto::types::Qpn;
+use roce_proto::wire::ethernet::MacAddr;
+use roce_proto::wire::ud::{IpRoute, Route, Template};
+use std::net::IpAddr;
+
+/// Bounds of one worker. Each table of the worker has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerConfig {
+    /// Queue pairs at the most.
+    pub max_qps: usize,
+    /// Address handles at the most.
+    pub max_ahs: usize,
+    /// Neighbours per port at the most.
+    pub max_neighbours: usize,
+    /// First queue pair number that is handed out. Above 16 bits by default, so that a peer which keeps only 16 bits of a
+    /// number is found out at once.
+    pub first_qpn: Qpn,
+    /// Seed of the first PSNs.
+    pub seed: u64,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        WorkerConfig {
+            max_qps: 65_536,
+            max_ahs: 65_536,
+            max_neighbours: crate::neighbour::DEFAULT_MAX_NEIGHBOURS,
+            first_qpn: Qpn::new(0x10000).unwrap_or(Qpn::MAX),
+            seed: 0,
+        }
+    }
+}
+
+/// What one round did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Packets received.
+    pub received: usize,
+    /// Packets that the driver took.
+    pub sent: usize,
+}
+
+impl Progress {
+    /// True if the round found anything to do.
+    pub fn any(self) -> bool {
+        self.received + self.sent > 0
+    }
+}
+
+/// Some ports with their queue pairs, driven by its caller. `I` is the packet IO, `B` the application's buffers.
+pub struct Worker<I: PortIo, B: Buffer> {
+    pub(crate) ports: Vec<Port<I, B>>,
+    pub(crate) core: Core<B>,
+}
+
+/// Why a worker could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkerError {
+    /// It was given no port.
+    #[error("a worker needs at least one port")]
+    NoPort,
+    /// The port's MTU is too small for any IB MTU.
+    #[error("port {port} has an MTU of {mtu} bytes; RoCEv2 needs at least {need}: raise it with --mtu")]
+    MtuTooSmall {
+        /// The port's name.
+        port: String,
+        /// Its MTU.
+        mtu: u16,
+        /// What the smallest IB MTU needs.
+        need: usize,
+    },
+    /// The IB MTU asked for does not fit the port's MTU.
+    #[error(
+        "an IB MTU of {asked} needs a port MTU of {need} bytes, port {port} has {mtu}: \
+         raise the port's with --mtu or lower the IB MTU with -m"
+    )]
+    IbMtuTooLarge {
+        /// The port's name.
+        port: String,
+        /// The IB MTU asked for.
+        asked: usize,
+        /// What it needs.
+        need: usize,
+        /// What the port has.
+        mtu: u16,
+    },
+    /// Two ports were given the same IP address, or one an unusable one.
+    #[error("{0} cannot be an address of port {1}: it is not a unicast address, or another port has it")]
+    BadAddress(IpAddr, String),
+    /// An empty P_Key table.
+    #[error("the P_Key table of port {0} is empty")]
+    NoPKey(String),
+}
+
+impl<I: PortIo, B: Buffer> Worker<I, B> {
+    /// A worker over `ports`.
+    pub fn new(config: &WorkerConfig, ports: Vec<(I, PortConfig)>) -> Result<Self, WorkerError> {
+        if ports.is_empty() {
+            return Err(WorkerError::NoPort);
+        }
+        let mut made: Vec<Port<I, B>> = Vec::with_capacity(ports.len());
+        for (io, port_config) in ports {
+            let taken = |ip: &IpAddr| made.iter().any(|p| p.local.is_local(*ip));
+            if let Some(ip) = port_config.addrs.iter().find(|ip| taken(ip)) {
+                return Err(WorkerError::BadAddress(*ip, io.info().name.clone()));
+            }
+            made.push(Port::new(io, port_config, config)?);
+        }
+        Ok(Worker { ports: made, core: Core::new(config) })
+    }
+
+    /// One round over all ports at the time `now`, which must not go back.
+    #[inline]
+    pub fn poll(&mut self, now: Instant) -> Progress {
+        let mut progress = Progress::default();
+        for index in 0..self.ports.len() {
+            progress.received += self.receive(index);
+            self.neighbour_timers(index, now);
+            progress.sent += self.transmit(index);
+        }
+        if self.core.any_flushing() {
+            self.core.flush_some();
+        }
+        progress
+    }
+
+    /// Number of ports.
+    pub fn ports(&self) -> usize {
+        self.ports.len()
+    }
+
+    /// What port `index` is.
+    pub fn port_info(&self, index: usize) -> Option<&PortInfo> {
+        self.ports.get(index).map(|p| p.io.info())
+    }
+
+    /// What the driver of port `index` counted.
+    pub fn port_stats(&self, index: usize) -> Option<PortStats> {
+        self.ports.get(index).map(|p| p.io.stats())
+    }
+
+    /// Whether the link of port `index` is up.
+    pub fn link_up(&self, index: usize) -> bool {
+        self.ports.get(index).is_some_and(|p| p.io.link_up())
+    }
+
+    /// The IO of port `index`.
+    pub fn io_mut(&mut self, index: usize) -> Option<&mut I> {
+        self.ports.get_mut(index).map(|p| &mut p.io)
+    }
+
+    /// What the worker counted on port `index`.
+    pub fn counters(&self, index: usize) -> Option<&Counters> {
+        self.ports.get(index).map(|p| &p.local.counters)
+    }
+
+    /// The largest raw UD message on port `index`, in bytes.
+    pub fn ib_mtu(&self, index: usize) -> usize {
+        self.ports.get(index).map_or(0, |p| p.local.ib_mtu)
+    }
+
+    /// The local addresses of port `index`.
+    pub fn addrs(&self, index: usize) -> &[IpAddr] {
+        self.ports.get(index).map_or(&[], |p| &p.local.addrs)
+    }
+
+    /// Writes every frame that the worker receives or sends from now on to `capture`.
+    pub fn set_capture(&mut self, capture: Option<Capture>) {
+        for port in &mut self.ports {
+            port.capture = capture.clone();
+        }
+    }
+
+    /// Adds a static neighbour to port `index`.
+    pub fn add_neighbour(&mut self, index: usize, ip: IpAddr, mac: MacAddr) -> Result<(), AhError> {
+        let port = self.ports.get_mut(index).ok_or(AhError::NoPort(index))?;
+        if mac.is_zero() || mac.is_multicast() {
+            return Err(AhError::BadMac(mac));
+        }
+        let table = &mut port.local.neighbours;
+        table.set_static(ip, mac).map_err(|TableFull| AhError::TooManyNeighbours(table.len()))?;
+        self.core.neighbour_resolved(index, ip, mac);
+        Ok(())
+    }
+
+    /// A completion queue of `depth` places.
+    pub fn create_cq(&mut self, depth: usize) -> CqKey {
+        self.core.cqs.insert(Cq::new(depth.max(1)))
+    }
+
+    /// The completion queue, to take from or to arm.
+    #[inline]
+    pub fn cq(&mut self, cq: CqKey) -> Option<&mut Cq<B>> {
+        self.core.cqs.get_mut(cq)
+    }
+
+    /// Destroys a completion queue that no queue pair uses.
+    pub fn destroy_cq(&mut self, cq: CqKey) -> Result<(), QpError> {
+        if self.core.qps.values().any(|q| q.send_cq == cq || q.recv_cq == cq) {
+            return Err(QpError::CqInUse);
+        }
+        self.core.cqs.remove(cq).map(drop).ok_or(QpError::NoCq)
+    }
+
+    /// A queue pair in the reset state.
+    pub fn create_qp_in_reset(&mut self, config: &QpConfig) -> Result<QpKey, QpError> {
+        let port = self.ports.get(config.port).ok_or(QpError::NoPort(config.port))?;
+        self.core.create_qp(config, &port.local.pkeys)
+    }
+
+    /// A queue pair that is ready to send and receive.
+    pub fn create_qp(&mut self, config: &QpConfig) -> Result<QpKey, QpError> {
+        let qp = self.create_qp_in_reset(config)?;
+        for state in [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend] {
+            self.modify_qp(qp, state)?;
+        }
+        Ok(qp)
+    }
+
+    /// Moves a queue pair to another state. To the error state: its receives flush. To reset: its work and completions are
+    /// forgotten, except that sends already handed to the port still leave.
+    pub fn modify_qp(&mut self, qp: QpKey, state: QpState) -> Result<(), QpError> {
+        self.core.modify_qp(qp, state)
+    }
+
+    /// Destroys a queue pair with its completions. Packets already handed to the port still leave.
+    pub fn destroy_qp(&mut self, qp: QpKey) -> Result<(), QpError> {
+        self.core.destroy_qp(qp)?;
+        for port in &mut self.ports {
+            port.disown(qp);
+        }
+        Ok(())
+    }
+
+    /// The number of a queue pair.
+    pub fn qpn(&self, qp: QpKey) -> Option<Qpn> {
+        self.core.qps.get(qp).map(|q| q.qpn)
+    }
+
+    /// The state of a queue pair.
+    pub fn qp_state(&self, qp: QpKey) -> Option<QpState> {
+        self.core.qps.get(qp).map(|q| q.state)
+    }
+
+    /// What a queue pair has done.
+    pub fn qp_counters(&self, qp: QpKey) -> Option<QpCounters> {
+        self.core.qps.get(qp).map(|q| q.counters)
+    }
+
+    /// Sends of a queue pair that the driver has not taken yet.
+    pub fn outstanding(&self, qp: QpKey) -> u32 {
+        self.core.qps.get(qp).map_or(0, |q| q.outstanding)
+    }
+
+    /// An address handle. Until the neighbour answers (see [`Worker::ah_state`]) sends by it are refused with
+    /// [`PostError::AddressUnresolved`]; the worker asks once a second.
+    pub fn create_ah(&mut self, config: &AhConfig, now: Instant) -> Result<AhKey, AhError> {
+        let port = self.ports.get_mut(config.port).ok_or(AhError::NoPort(config.port))?;
+        if self.core.ahs.len() >= self.core.max_ahs {
+            return Err(AhError::TooMany(self.core.max_ahs));
+        }
+        let local = &mut port.local;
+        let dst = config.dst;
+        if !is_unicast(dst) || local.is_local(dst) {
+            return Err(AhError::NotAPeer(dst));
+        }
+        let src = local.source_for(dst, config.src)?;
+        if let Some(mac) = config.dst_mac.filter(|m| m.is_zero() || m.is_multicast()) {
+            return Err(AhError::BadMac(mac));
+        }
+        let table = &mut local.neighbours;
+        let mac = match config.dst_mac {
+            Some(mac) => Some(mac),
+            None => table.acquire(dst, now).map_err(|TableFull| AhError::TooManyNeighbours(table.len()))?,
+        };
+        let route = Route {
+            src_mac: local.mac,
+            dst_mac: mac.unwrap_or(MacAddr::ZERO),
+            vlan: config.vlan,
+            ip: match (src, dst) {
+                (IpAddr::V4(src), IpAddr::V4(dst)) => IpRoute::V4 { src, dst, ident: 0 },
+                (IpAddr::V6(src), IpAddr::V6(dst)) => IpRoute::V6 { src, dst, flow_label: config.flow_label },
+                (src, dst) => return Err(AhError::FamilyMismatch { src, dst }),
+            },
+            dscp: config.traffic_class >> 2,
+            ecn: config.traffic_class & 3,
+            hop_limit: config.hop_limit,
+            src_port: config.src_port.unwrap_or(crate::qp::SRC_PORT_BASE),
+        };
+        Ok(self.core.ahs.insert(Ah {
+            port: config.port,
+            dst,
+            follow_qp: config.src_port.is_none(),
+            tracked: config.dst_mac.is_none(),
+            ready: mac.is_some(),
+            route,
+            template: Template::new(&route),
+        }))
+    }
+
+    /// Whether an address handle is ready; `None` if there is no such handle.
+    pub fn ah_state(&self, ah: AhKey) -> Option<AhState> {
+        let ah = self.core.ahs.get(ah)?;
+        let asked = || self.ports.get(ah.port).map_or(0, |p| p.local.neighbours.asked(ah.dst));
+        Some(if ah.ready { AhState::Ready } else { AhState::Resolving { asked: asked() } })
+    }
+
+    /// Destroys an address handle; false if there is no such handle.
+    pub fn destroy_ah(&mut self, ah: AhKey) -> bool {
+        let Some(ah) = self.core.ahs.remove(ah) else { return false };
+        if ah.tracked
+            && let Some(port) = self.ports.get_mut(ah.port)
+        {
+            port.local.neighbours.release(ah.dst);
+        }
+        true
+    }
+
+    /// Posts a receive. On refusal the request comes back.
+    #[inline]
+    pub fn post_recv(&mut self, qp: QpKey, wr: RecvWr<B>) -> Result<(), (PostError, RecvWr<B>)> {
+        self.core.post_recv(qp, wr)
+    }
+}
+
+/// Whether `ip` can be the address of one host.
+pub(crate) fn is_unicast(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(v4) => !v4.is_multicast() && !v4.is_broadcast() && !v4.is_unspecified(),
+        IpAddr::V6(v6) => !v6.is_multicast() && !v6.is_unspecified(),
+    }
+}

@@ -1,0 +1,152 @@
+//! One port of a worker: its IO, what is local to it, and the packets about to leave.
+
+use super::{WorkerConfig, WorkerError, is_unicast};
+use crate::ah::AhError;
+use crate::capture::Capture;
+use crate::counters::Counters;
+use crate::io::{BURST, PortIo};
+use crate::neighbour::NeighbourTable;
+use crate::qp::{CqKey, QpKey};
+use roce_proto::types::{Mtu, PKey};
+use roce_proto::wire::ethernet::MacAddr;
+use roce_proto::wire::{ethernet, ud};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+/// Bytes around a UD payload, from the IP header on, at the most: IPv6 with an immediate. An IB MTU fits a port only if it
+/// fits with either address family.
+const MAX_OVERHEAD: usize = ud::overhead(true, true);
+
+/// How a worker uses a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Its IP addresses. The first of a family is the source of what is sent over that family.
+    pub addrs: Vec<IpAddr>,
+    /// Its P_Key table.
+    pub pkeys: Vec<PKey>,
+    /// The largest raw UD message; `None` takes the largest IB MTU that the port's MTU carries.
+    pub ib_mtu: Option<Mtu>,
+}
+
+impl PortConfig {
+    /// One address, the default P_Key, the largest MTU.
+    pub fn new(addr: IpAddr) -> PortConfig {
+        PortConfig { addrs: vec![addr], pkeys: vec![PKey::DEFAULT], ib_mtu: None }
+    }
+}
+
+/// What is local to a port, apart from its IO.
+pub(crate) struct Local {
+    pub name: String,
+    pub mac: MacAddr,
+    pub addrs: Vec<IpAddr>,
+    pub pkeys: Vec<PKey>,
+    /// Bytes.
+    pub ib_mtu: usize,
+    pub neighbours: NeighbourTable,
+    pub counters: Counters,
+}
+
+impl Local {
+    #[inline]
+    pub fn is_local(&self, ip: IpAddr) -> bool {
+        self.addrs.contains(&ip)
+    }
+
+    /// The source address for packets to `dst`.
+    pub fn source_for(&self, dst: IpAddr, asked: Option<IpAddr>) -> Result<IpAddr, AhError> {
+        if let Some(src) = asked {
+            if src.is_ipv4() != dst.is_ipv4() {
+                return Err(AhError::FamilyMismatch { src, dst });
+            }
+            if !self.is_local(src) {
+                return Err(AhError::NotLocal { port: self.name.clone(), src });
+            }
+            return Ok(src);
+        }
+        self.addrs.iter().copied().find(|a| a.is_ipv4() == dst.is_ipv4()).ok_or_else(|| AhError::NoSource {
+            port: self.name.clone(),
+            family: if dst.is_ipv4() { "IPv4" } else { "IPv6" },
+            dst,
+        })
+    }
+}
+
+/// What became of a packet handed to the port, to be settled when the driver takes it.
+pub(crate) struct TxMeta<B> {
+    /// `None` for control packets and for those whose queue pair is gone.
+    pub qp: Option<QpKey>,
+    pub control: bool,
+    /// Where a signaled send completes; its place is reserved there.
+    pub signal: Option<CqKey>,
+    pub frame_len: u32,
+    pub payload_len: u32,
+    pub wr_id: u64,
+    pub buf: Option<B>,
+}
+
+pub(crate) struct Port<I: PortIo, B> {
+    pub io: I,
+    pub rx: I::Burst,
+    pub tx: I::Burst,
+    /// One entry per packet in `tx`, in the same order.
+    pub meta: VecDeque<TxMeta<B>>,
+    pub local: Local,
+    pub capture: Option<Capture>,
+    /// Room to put a chained packet into one piece.
+    pub scratch: Box<[u8]>,
+}
+
+impl<I: PortIo, B> Port<I, B> {
+    pub fn new(io: I, config: PortConfig, worker: &WorkerConfig) -> Result<Self, WorkerError> {
+        let info = io.info().clone();
+        let mtu = usize::from(info.mtu);
+        let Some(largest) = Mtu::fitting(mtu, MAX_OVERHEAD) else {
+            let need = Mtu::B256.bytes() + MAX_OVERHEAD;
+            return Err(WorkerError::MtuTooSmall { port: info.name, mtu: info.mtu, need });
+        };
+        let ib_mtu = config.ib_mtu.unwrap_or(largest);
+        if ib_mtu > largest {
+            return Err(WorkerError::IbMtuTooLarge {
+                port: info.name,
+                asked: ib_mtu.bytes(),
+                need: ib_mtu.bytes() + MAX_OVERHEAD,
+                mtu: info.mtu,
+            });
+        }
+        if let Some(ip) = config.addrs.iter().find(|ip| !is_unicast(**ip)) {
+            return Err(WorkerError::BadAddress(*ip, info.name));
+        }
+        if config.pkeys.is_empty() {
+            return Err(WorkerError::NoPKey(info.name));
+        }
+        let local = Local {
+            name: info.name,
+            mac: info.mac,
+            addrs: config.addrs,
+            pkeys: config.pkeys,
+            ib_mtu: ib_mtu.bytes(),
+            neighbours: NeighbourTable::new(worker.max_neighbours),
+            counters: Counters::default(),
+        };
+        Ok(Port {
+            io,
+            rx: I::Burst::default(),
+            tx: I::Burst::default(),
+            meta: VecDeque::with_capacity(BURST),
+            local,
+            capture: None,
+            scratch: vec![0; mtu + ethernet::Header::MAX_LEN].into_boxed_slice(),
+        })
+    }
+
+    /// Packets about to leave no longer belong to a queue pair.
+    pub fn disown(&mut self, qp: QpKey) {
+        for meta in &mut self.meta {
+            if meta.qp == Some(qp) {
+                meta.qp = None;
+                meta.buf = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! From a received frame to a completion, or to the one counter that says why not.
+
+use super::core::Core;
+use super::port::{Local, Port};
+use super::{Worker, control};
+use crate::buffer::Buffer;
+use crate::counters::{DropReason, LocalDrop};
+use crate::cq::{Completion, Family, WcOpcode, WcStatus};
+use crate::io::{PacketBuf, PacketBurst, PortIo};
+use crate::qp::{GRH_LEN, QpKey, QpState};
+use roce_proto::wire::frame::{self, Frame, Packet};
+
+impl<I: PortIo, B: Buffer> Worker<I, B> {
+    /// Receives one burst on port `index`; returns the packets that came.
+    #[inline]
+    pub(super) fn receive(&mut self, index: usize) -> usize {
+        let Some(port) = self.ports.get_mut(index) else { return 0 };
+        let received = port.io.rx_burst(&mut port.rx);
+        if received == 0 {
+            return 0;
+        }
+        for i in 0..received {
+            port.take(i, index, &mut self.core);
+        }
+        port.rx.clear();
+        received
+    }
+}
+
+impl<I: PortIo, B: Buffer> Port<I, B> {
+    /// Handles packet `i` of the receive burst.
+    #[inline]
+    fn take(&mut self, i: usize, index: usize, core: &mut Core<B>) {
+        let Some(buf) = self.rx.get(i) else { return };
+        let len = buf.packet_len();
+        self.local.counters.rx_packets += 1;
+        self.local.counters.rx_bytes += len as u64;
+        let frame = match buf.contiguous() {
+            Some(frame) => frame,
+            None if len <= self.scratch.len() => {
+                let copied = buf.linearise(&mut self.scratch);
+                &self.scratch[..copied]
+            }
+            None => return self.local.counters.drop(DropReason::Local(LocalDrop::Oversize)),
+        };
+        if let Some(capture) = &self.capture {
+            capture.frame(frame);
+        }
+        match handle(frame, index, &mut self.local, core) {
+            Outcome::Done => {}
+            Outcome::Drop(reason) => self.local.counters.drop(reason),
+            Outcome::Reply(reply) => {
+                let sent =
+                    control::send(&mut self.io, &mut self.tx, &mut self.meta, self.capture.as_ref(), &reply);
+                let counters = &mut self.local.counters;
+                match (sent, reply.is_echo()) {
+                    (true, true) => counters.echo += 1,
+                    (true, false) => counters.neighbour += 1,
+                    (false, _) => counters.drop(DropReason::Local(LocalDrop::NoReplyRoom)),
+                }
+            }
+        }
+    }
+}
+
+/// What a frame led to. `Done` means that its counter has been raised.
+pub(super) enum Outcome<'a> {
+    Done,
+    Drop(DropReason),
+    Reply(control::Reply<'a>),
+}
+
+const fn local(reason: LocalDrop) -> DropReason {
+    DropReason::Local(reason)
+}
+
+#[inline]
+fn handle<'a, B: Buffer>(bytes: &'a [u8], index: usize, at: &mut Local, core: &mut Core<B>) -> Outcome<'a> {
+    match frame::parse(bytes) {
+        Ok(Frame::Roce(packet)) => match deliver(&packet, index, at, core) {
+            Ok(payload) => {
+                at.counters.delivered += 1;
+                at.counters.delivered_bytes += payload as u64;
+                Outcome::Done
+            }
+            Err(reason) => Outcome::Drop(reason),
+        },
+        Ok(other) => control::handle(&other, index, at, core),
+        Err(reject) => Outcome::Drop(DropReason::Wire(reject.reason())),
+    }
+}
+
+/// Delivers a RoCEv2 packet into the receive it is for; returns its payload bytes.
+///
+/// The order of the checks: whose it is, whether it is intact (nothing in it can be believed before), and then the
+/// checks of IBTA volume 1, 9.6.1 and 10.2.4: queue pair, P_Key, Q_Key, state, receive queue.
+#[inline]
+fn deliver<B: Buffer>(
+    packet: &Packet<'_>,
+    index: usize,
+    at: &mut Local,
+    core: &mut Core<B>,
+) -> Result<usize, DropReason> {
+    if packet.link.dst() != at.mac {
+        return Err(local(LocalDrop::ForeignMac));
+    }
+    if !at.is_local(packet.ip.dst()) {
+        return Err(local(LocalDrop::ForeignIp));
+    }
+    if !packet.icrc_ok() {
+        return Err(local(LocalDrop::Icrc));
+    }
+    let ud = packet.ud().map_err(|r| DropReason::Wire(r.reason()))?;
+    let key = core.find(packet.bth.dst_qpn).ok_or(local(LocalDrop::UnknownQpn))?;
+    let qp = core.qps.get_mut(key).filter(|q| q.port == index).ok_or(local(LocalDrop::UnknownQpn))?;
+    if !packet.bth.pkey.matches(qp.pkey) {
+        return Err(local(LocalDrop::PKey));
+    }
+    if ud.deth.qkey != qp.qkey {
+        qp.counters.qkey_violations += 1;
+        return Err(local(LocalDrop::QKey));
+    }
+    if !qp.may_receive() {
+        return Err(local(LocalDrop::QpState));
+    }
+    let cq = core.cqs.get_mut(qp.recv_cq).ok_or(local(LocalDrop::CqFull))?;
+    if qp.recv.is_empty() {
+        qp.counters.no_receive += 1;
+        return Err(local(LocalDrop::NoReceive));
+    }
+    if !cq.has_room() {
+        return Err(local(LocalDrop::CqFull));
+    }
+    let Some(mut wr) = qp.recv.pop_front() else { return Err(local(LocalDrop::NoReceive)) };
+    let byte_len = GRH_LEN + ud.payload.len();
+    let fits = wr.buf.capacity() >= byte_len;
+    if fits {
+        let mut grh = [0; GRH_LEN];
+        packet.write_grh(&mut grh);
+        wr.buf.write(0, &grh);
+        wr.buf.write(GRH_LEN, ud.payload);
+        qp.counters.received += 1;
+    }
+    cq.push(Completion {
+        wr_id: wr.wr_id,
+        qpn: qp.qpn,
+        opcode: WcOpcode::Recv,
+        status: if fits { WcStatus::Success } else { WcStatus::LocalLengthError },
+        byte_len: byte_len as u32,
+        src_qpn: ud.deth.src_qpn,
+        imm: ud.imm,
+        family: if packet.ip.is_ipv6() { Family::V6 } else { Family::V4 },
+        solicited: packet.bth.solicited,
+        buf: Some(wr.buf),
+    });
+    if fits {
+        return Ok(ud.payload.len());
+    }
+    fail(key, core);
+    Err(local(LocalDrop::ShortBuffer))
+}
+
+/// A receive completed in error, so its queue pair does too (IBTA volume 1, 10.10.2.2).
+#[cold]
+fn fail<B>(key: QpKey, core: &mut Core<B>) {
+    if let Some(qp) = core.qps.get_mut(key) {
+        qp.state = QpState::Error;
+    }
+    core.start_flush(key);
+}
