@@ -8,6 +8,8 @@
 
 use crc32fast::Hasher;
 
+use super::deth::Deth;
+use super::immdt::ImmDt;
 use super::{bth, ipv4, ipv6, udp};
 
 /// Length on the wire in bytes.
@@ -123,14 +125,44 @@ const fn twins(first: [Effect; 2], second: [Effect; 2]) -> [Effect; 2] {
     table
 }
 
-/// UDP length, seen from the end of the UDP header: the checksum follows it.
-static UDP_LENGTH: [Effect; 2] = field_after(2);
-/// UDP source port, seen from there.
-static SRC_PORT: [Effect; 2] = field_after(6);
-/// IPv4 total length, seen from there.
+/// Transport headers of a UD packet with immediate: the most that [`fold`] takes.
+const MAX_FOLD: usize = bth::Header::LEN + Deth::LEN + ImmDt::LEN;
+
+/// The effect of a byte behind it and 0, 1, … more bytes.
+static SLICES: [Effect; MAX_FOLD] = {
+    let mut tables = [[0; 256]; MAX_FOLD];
+    let mut after = 0;
+    while after < MAX_FOLD {
+        tables[after] = effect_after(after);
+        after += 1;
+    }
+    tables
+};
+
+/// Continues a finished CRC over `N` bytes, 4 to [`MAX_FOLD`], that need not be in memory.
+///
+/// For headers that were put together a moment ago: a vector load from where they were stored piece by piece would wait
+/// until the pieces have left the store buffer, longer than these look-ups take.
+#[inline]
+fn fold<const N: usize>(crc: u32, bytes: [u8; N]) -> u32 {
+    const { assert!(N >= 4 && N <= MAX_FOLD) };
+    let carried = (!crc).to_le_bytes();
+    let mut folded = 0;
+    for (i, byte) in bytes.into_iter().enumerate() {
+        let index = if i < 4 { byte ^ carried[i] } else { byte };
+        folded ^= SLICES[N - 1 - i][usize::from(index)];
+    }
+    !folded
+}
+
+/// Bytes of the UDP header after its source port.
+const SRC_PORT_AFTER: usize = 6;
+/// Bytes of the UDP header after its length.
+const UDP_LENGTH_AFTER: usize = 2;
+/// IPv4 total length, seen from the end of the UDP header.
 static V4_LENGTH: [Effect; 2] = field_after(16 + udp::Header::LEN);
 /// IPv6 payload length, seen from there, and the UDP length, which equals it.
-static V6_LENGTH: [Effect; 2] = twins(field_after(34 + udp::Header::LEN), field_after(2));
+static V6_LENGTH: [Effect; 2] = twins(field_after(34 + udp::Header::LEN), field_after(UDP_LENGTH_AFTER));
 
 /// The bytes of an IPv4 packet that read as ones, from the IP header on: type of service, time to live, both bytes of the
 /// header checksum, both of the UDP checksum, congestion bits of the BTH.
@@ -154,14 +186,18 @@ const fn effects_before(at: [usize; 7]) -> [Effect; 7] {
     tables
 }
 
-/// The effect of masking a BTH byte 4 that is zero, seen from the start of the BTH.
-const CONGESTION_MASK: u32 = effect_before(4)[0xff];
-
 /// The effect of a field's value by its tables.
 #[inline]
 fn of(table: &[Effect; 2], value: u16) -> u32 {
     let [high, low] = value.to_be_bytes();
     table[0][usize::from(high)] ^ table[1][usize::from(low)]
+}
+
+/// The effect of a field's value that `after` bytes follow.
+#[inline]
+fn of_field(after: usize, value: u16) -> u32 {
+    let [high, low] = value.to_be_bytes();
+    SLICES[after + 1][usize::from(high)] ^ SLICES[after][usize::from(low)]
 }
 
 /// Continues a finished CRC over more bytes.
@@ -259,7 +295,7 @@ impl Prefix {
     /// The same headers with another UDP source port: `change` is the old one xor the new one.
     #[inline]
     pub(crate) fn with_other_src_port(self, change: u16) -> Prefix {
-        Prefix(self.0 ^ of(&SRC_PORT, change))
+        Prefix(self.0 ^ of_field(SRC_PORT_AFTER, change))
     }
 
     fn masked_udp(udp: &[u8; 8]) -> [u8; 8] {
@@ -269,7 +305,7 @@ impl Prefix {
     /// The CRC up to the end of the UDP header of an IPv4 packet with these lengths.
     #[inline]
     pub(crate) fn with_v4_lengths(self, total: u16, udp: u16) -> u32 {
-        self.0 ^ of(&V4_LENGTH, total) ^ of(&UDP_LENGTH, udp)
+        self.0 ^ of(&V4_LENGTH, total) ^ of_field(UDP_LENGTH_AFTER, udp)
     }
 
     /// The CRC up to the end of the UDP header of an IPv6 packet, whose payload length and UDP length are the same.
@@ -279,11 +315,13 @@ impl Prefix {
     }
 }
 
-/// Completes a CRC that a [`Prefix`] began: `transport` is everything from the BTH to the end of the pad, and has neither
-/// congestion bits nor the reserved bits beside them set.
+/// Completes a CRC that a [`Prefix`] began: over BTH and extension headers, then over payload and pad.
+///
+/// The header bytes are as they go on the wire, the congestion bits' byte is masked here.
 #[inline]
-pub(crate) fn finish(prefix: u32, transport: &[u8]) -> u32 {
-    update(prefix ^ CONGESTION_MASK, transport)
+pub(crate) fn finish<const N: usize>(prefix: u32, mut transport: [u8; N], rest: &[u8]) -> u32 {
+    transport[4] = 0xff;
+    update(fold(prefix, transport), rest)
 }
 
 #[cfg(test)]
@@ -342,7 +380,9 @@ mod tests {
 
     #[test]
     fn prefix_with_lengths_equals_the_whole_computation() {
-        let transport: [u8; 32] = core::array::from_fn(|i| if i == 4 { 0 } else { i as u8 });
+        let transport: [u8; 20] = core::array::from_fn(|i| i as u8);
+        let with_imm: [u8; 24] = core::array::from_fn(|i| i as u8 ^ 0xa5);
+        let payload: [u8; 37] = core::array::from_fn(|i| i as u8 ^ 0x5a);
         let mut ip4 = *b"\x45\xAA\0\0\x12\x34\x40\0\x40\x11\xBB\xCC\x0a\x4d\0\x01\x0a\x4d\0\x02";
         let mut ip6 = [0x61; 40];
         let mut udp = *b"\xc0\x01\x12\xb7\0\0\xAB\xCD";
@@ -354,11 +394,11 @@ mod tests {
                 ip4[2..4].copy_from_slice(&(len + 20).to_be_bytes());
                 ip6[4..6].copy_from_slice(&len.to_be_bytes());
                 let p4 = p4.with_other_src_port(0xc001 ^ port);
-                let fast4 = finish(p4.with_v4_lengths(len + 20, len), &transport);
-                assert_eq!(fast4, by_copy(&[&ip4[..], &udp, &transport].concat()), "IPv4, {len}");
+                let fast4 = finish(p4.with_v4_lengths(len + 20, len), transport, &payload);
+                assert_eq!(fast4, by_copy(&[&ip4[..], &udp, &transport, &payload].concat()), "IPv4, {len}");
                 let p6 = p6.with_other_src_port(0xc001 ^ port);
-                let fast6 = finish(p6.with_v6_length(len), &transport);
-                assert_eq!(fast6, by_copy(&[&ip6[..], &udp, &transport].concat()), "IPv6, {len}");
+                let fast6 = finish(p6.with_v6_length(len), with_imm, &payload);
+                assert_eq!(fast6, by_copy(&[&ip6[..], &udp, &with_imm, &payload].concat()), "IPv6, {len}");
             }
         }
     }

@@ -115,6 +115,14 @@ const fn transport_bytes(bth: &bth::Header, deth: &Deth) -> [u8; TRANSPORT] {
     [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t]
 }
 
+/// The same, followed by an immediate.
+#[inline]
+const fn join(head: [u8; TRANSPORT], imm: [u8; ImmDt::LEN]) -> [u8; TRANSPORT + ImmDt::LEN] {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t] = head;
+    let [u, v, w, x] = imm;
+    [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x]
+}
+
 /// The precomputed part of the packets of one route.
 ///
 /// IPv4 packets have DF set; the UDP checksum is 0, as RoCEv2 allows and Linux does.
@@ -274,17 +282,24 @@ impl Template {
             psn: send.psn,
         };
         let deth = Deth { qkey: send.qkey, src_qpn: send.src_qpn };
-        let (head, rest) = transport.split_first_chunk_mut::<TRANSPORT>().ok_or(short)?;
-        *head = transport_bytes(&bth, &deth);
-        if let Some(imm) = send.imm {
-            *rest.first_chunk_mut().ok_or(short)? = ImmDt(imm).to_bytes();
-        }
-        let (covered, icrc) = transport.split_last_chunk_mut::<{ icrc::LEN }>().ok_or(short)?;
+        let head = transport_bytes(&bth, &deth);
+        let (head_out, rest) = transport.split_first_chunk_mut::<TRANSPORT>().ok_or(short)?;
+        *head_out = head;
+        let (rest, icrc) = rest.split_last_chunk_mut::<{ icrc::LEN }>().ok_or(short)?;
         if pad != 0 {
-            let end = covered.len();
-            covered[end - pad..].fill(0);
+            let end = rest.len();
+            rest[end - pad..].fill(0);
         }
-        *icrc = icrc::finish(crc, covered).to_le_bytes();
+        let crc = match send.imm {
+            None => icrc::finish(crc, head, rest),
+            Some(imm) => {
+                let imm = ImmDt(imm).to_bytes();
+                let (imm_out, rest) = rest.split_first_chunk_mut().ok_or(short)?;
+                *imm_out = imm;
+                icrc::finish(crc, join(head, imm), rest)
+            }
+        };
+        *icrc = crc.to_le_bytes();
         Ok(())
     }
 
