@@ -178,6 +178,14 @@ pub enum PortError {
         /// Bytes of a shared buffer.
         have: u32,
     },
+    /// A memif client found no server: it connects when it starts, and at no other time.
+    #[error("port {port} found no memif server{}: start the other side, with role=server and the same id and socket, then try again", dpdk_said(.said))]
+    NoPeer {
+        /// The port.
+        port: PortId,
+        /// The error lines of DPDK's log, empty if there were none.
+        said: String,
+    },
     /// A call into the driver failed.
     #[error("port {port}: {step} failed: {} (error {errno}){}. {hint}", strerror(*.errno), dpdk_said(.said))]
     Driver {

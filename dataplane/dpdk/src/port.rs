@@ -443,7 +443,12 @@ fn bring_up(
         check("transmit queue set-up", ret)?;
     }
     // SAFETY: every queue is set up.
-    check("start", unsafe { dpdk_sys::rte_eth_dev_start(id.0) })?;
+    let ret = unsafe { dpdk_sys::rte_eth_dev_start(id.0) };
+    if ret != 0 && info.driver == "net_memif" {
+        // The driver returns a bare -1, which would read as a missing permission.
+        return Err(PortError::NoPeer { port: id, said: log::errors() });
+    }
+    check("start", ret)?;
     filters(id, config);
     Ok(())
 }

@@ -2,8 +2,9 @@
 //!
 //! The test starts its own program again as the peer, told apart by an environment variable.
 
+mod common;
+
 use std::env;
-use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use dpdk::{Burst, Eal, EalConfig, Mempool, Port, PortConfig, PortError, RxQueue, TxQueue, memif_device};
@@ -16,31 +17,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 fn device(role: &str, socket: &str) -> String {
     memif_device(&format!("net_memif0,role={role},id=0,socket=spw-test-{socket},rsize=8"), MTU)
-}
-
-/// Starts this test again, as somebody without any privilege if we are root.
-fn peer(socket: &str) -> Child {
-    let program = env::current_exe().unwrap();
-    let privileged = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
-    let mut command = if privileged {
-        // The program may lie where only root can read, so a copy goes where anybody can.
-        let copy = env::temp_dir().join(format!("spw-memif-{}", std::process::id()));
-        std::fs::copy(&program, &copy).unwrap();
-        let mut command = Command::new("setpriv");
-        command.args([
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-            "--no-new-privs",
-            "--inh-caps=-all",
-        ]);
-        command.arg("--bounding-set=-all").arg(copy);
-        command
-    } else {
-        Command::new(program)
-    };
-    command.args(["two_processes", "--exact", "--nocapture"]).env(PEER, socket).current_dir("/");
-    command.spawn().unwrap()
 }
 
 struct Side {
@@ -107,15 +83,9 @@ fn drive() {
     let error = port.wait_link(Duration::from_millis(20)).unwrap_err();
     assert_eq!(error, PortError::LinkDown { port: port.id(), waited: Duration::from_millis(20) });
 
-    let small = memif_device("net_memif1,role=server,id=1", 1500);
-    let id = eal.attach(&small).unwrap();
-    let config = PortConfig { mtu: Some(MTU), ..PortConfig::default() };
-    let error = Port::start(&eal, id, &config, std::slice::from_ref(&pool)).unwrap_err();
-    assert_eq!(error, PortError::MemifBuffer { port: id, mtu: MTU, need: 4226, have: 2048 });
-    assert!(error.to_string().contains("bsize=4226"), "{error}");
-    eal.detach(id).unwrap();
-
-    let mut child = peer(&socket);
+    sizes(&eal, &pool);
+    let copy = common::Copy::new("memif");
+    let mut child = copy.unprivileged("two_processes").env(PEER, &socket).spawn().unwrap();
     assert!(port.wait_link(LIMIT).unwrap().up);
     let start = Instant::now();
     let (mut out, mut back) = (Burst::<32>::new(), Burst::<64>::new());
@@ -157,4 +127,45 @@ fn drive() {
     assert!(child.wait().unwrap().success(), "the peer's own checks");
     drop(pool);
     eal.shutdown().unwrap();
+}
+
+/// Both sides must have buffers of the same size, and large enough ones.
+fn sizes(eal: &Eal, pool: &Mempool) {
+    let start = |name: &str, role: &str, asked: u16, mtu: u16| {
+        let socket = std::process::id();
+        let device = memif_device(&format!("{name},role={role},id=1,socket=spw-sizes-{socket}"), asked);
+        let id = eal.attach(&device).unwrap();
+        let config = PortConfig { mtu: Some(mtu), ..PortConfig::default() };
+        let started = Port::start(eal, id, &config, std::slice::from_ref(pool));
+        (id, started.map(|(port, _, _)| port))
+    };
+    // First, since the driver goes on listening on the socket of a server that was detached.
+    let (id, error) = start("net_memif5", "client", 1500, 1500);
+    let error = error.unwrap_err();
+    assert!(matches!(error, PortError::NoPeer { port, .. } if port == id), "{error:?}");
+    assert!(error.to_string().contains("role=server"), "{error}");
+    eal.detach(id).unwrap();
+
+    let (id, error) = start("net_memif1", "server", 1500, MTU);
+    let error = error.unwrap_err();
+    assert_eq!(error, PortError::MemifBuffer { port: id, mtu: MTU, need: 4226, have: 2048 });
+    assert!(error.to_string().contains("bsize=4226"), "{error}");
+    eal.detach(id).unwrap();
+
+    let (server, large) = start("net_memif2", "server", MTU, MTU);
+    let (client, small) = start("net_memif3", "client", 1500, 1500);
+    let (large, small) = (large.unwrap(), small.unwrap());
+    let patience = Duration::from_millis(300);
+    assert!(large.wait_link(patience).is_err() && !small.link().unwrap().up, "buffers differ");
+    drop(small);
+    eal.detach(client).unwrap();
+    let (client, same) = start("net_memif4", "client", MTU, 1500);
+    let same = same.unwrap();
+    assert!(
+        large.wait_link(LIMIT).unwrap().up && same.wait_link(LIMIT).unwrap().up,
+        "the MTU alone may differ"
+    );
+    drop((large, same));
+    eal.detach(client).unwrap();
+    eal.detach(server).unwrap();
 }
