@@ -9,8 +9,9 @@ use std::thread::{self, ThreadId};
 
 use crate::args::{self, EalConfig, Machine};
 use crate::error::{EalError, PortError};
+use crate::info::{self, PortId, PortInfo};
 use crate::mempool::Pools;
-use crate::port::{self, PortId, PortInfo};
+use crate::port::driver_error;
 use crate::{hint, log};
 
 /// Whether `rte_eal_init` was ever called. It cannot be called again, not even after it failed or was cleaned up.
@@ -119,7 +120,7 @@ impl Eal {
 
     /// Every port, in order of its number.
     pub fn ports(&self) -> Vec<PortInfo> {
-        port::ids().filter_map(|id| port::info(id).ok()).collect()
+        info::ids().filter_map(|id| info::read(id).ok()).collect()
     }
 
     /// One port.
@@ -127,7 +128,7 @@ impl Eal {
     /// # Errors
     /// If it does not exist or its driver does not answer.
     pub fn port(&self, id: PortId) -> Result<PortInfo, PortError> {
-        port::info(id)
+        info::read(id)
     }
 
     /// Finds a port by its name (`net_memif0`), MAC address (`02:00:00:00:00:01`) or PCI address (`0000:03:00.0`, or
@@ -193,13 +194,13 @@ impl Eal {
         let _one_at_a_time = lock(&self.0.ports);
         lock(&self.0.vdevs).push(devargs.to_owned());
         log::clear_errors();
-        let before: Vec<PortId> = port::ids().collect();
+        let before: Vec<PortId> = info::ids().collect();
         // SAFETY: `text` is a valid string, copied by DPDK; the environment is started.
         let ret = unsafe { dpdk_sys::rte_dev_probe(text.as_ptr()) };
         if ret != 0 {
             return Err(fail(ret.unsigned_abs().try_into().unwrap_or(libc::EINVAL)));
         }
-        let added = port::ids().find(|id| !before.contains(id));
+        let added = info::ids().find(|id| !before.contains(id));
         added.ok_or_else(|| PortError::NotEthernet(devargs.to_owned()))
     }
 
@@ -212,11 +213,11 @@ impl Eal {
         if ports.started.contains(&id) {
             return Err(PortError::Busy(id));
         }
-        let device = port::device(id)?;
+        let device = info::device(id)?;
         // SAFETY: `device` was just read from the port, which is stopped, and the lock keeps others from removing it.
         let ret = unsafe { dpdk_sys::rte_dev_remove(device) };
         if ret != 0 {
-            return Err(port::driver_error(id, "removal", ret));
+            return Err(driver_error(id, "removal", ret));
         }
         Ok(())
     }
@@ -253,7 +254,7 @@ impl Eal {
         }
         let inner =
             Arc::try_unwrap(self.0).map_err(|shared| EalError::InUse(Arc::strong_count(&shared) - 1))?;
-        for id in port::ids().collect::<Vec<_>>() {
+        for id in info::ids().collect::<Vec<_>>() {
             // SAFETY: no handle is left, so nothing uses the port; each was stopped by its last owner.
             let ret = unsafe { dpdk_sys::rte_eth_dev_close(id.0) };
             if ret != 0 {

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::time::Duration;
 
-use crate::port::PortId;
+use crate::info::PortId;
 
 /// DPDK's text for an error number.
 pub(crate) fn strerror(errno: i32) -> String {

@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use crate::burst::Burst;
-use crate::port::{PortId, Started};
+use crate::info::PortId;
+use crate::port::Started;
 
 /// A receive queue of a started port. It can move to another thread, and is polled by one at a time.
 pub struct RxQueue {

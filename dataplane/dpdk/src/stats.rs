@@ -3,7 +3,8 @@
 use dpdk_sys::{rte_eth_stats, rte_eth_xstat, rte_eth_xstat_name};
 
 use crate::error::PortError;
-use crate::port::{PortId, driver_error};
+use crate::info::PortId;
+use crate::port::driver_error;
 
 /// Counters of a port since it was started or they were reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -131,35 +131,35 @@ fn drive() {
 
 /// Both sides must have buffers of the same size, and large enough ones.
 fn sizes(eal: &Eal, pool: &Mempool) {
-    let start = |name: &str, role: &str, asked: u16, mtu: u16| {
-        let socket = std::process::id();
-        let device = memif_device(&format!("{name},role={role},id=1,socket=spw-sizes-{socket}"), asked);
+    // A socket for each case: the driver goes on listening on that of a server that was detached.
+    let start = |name: &str, role: &str, case: u32, asked: u16, mtu: u16| {
+        let socket = format!("spw-sizes-{case}-{}", std::process::id());
+        let device = memif_device(&format!("{name},role={role},id=1,socket={socket}"), asked);
         let id = eal.attach(&device).unwrap();
         let config = PortConfig { mtu: Some(mtu), ..PortConfig::default() };
         let started = Port::start(eal, id, &config, std::slice::from_ref(pool));
         (id, started.map(|(port, _, _)| port))
     };
-    // First, since the driver goes on listening on the socket of a server that was detached.
-    let (id, error) = start("net_memif5", "client", 1500, 1500);
+    let (id, error) = start("net_memif5", "client", 1, 1500, 1500);
     let error = error.unwrap_err();
     assert!(matches!(error, PortError::NoPeer { port, .. } if port == id), "{error:?}");
     assert!(error.to_string().contains("role=server"), "{error}");
     eal.detach(id).unwrap();
 
-    let (id, error) = start("net_memif1", "server", 1500, MTU);
+    let (id, error) = start("net_memif1", "server", 2, 1500, MTU);
     let error = error.unwrap_err();
     assert_eq!(error, PortError::MemifBuffer { port: id, mtu: MTU, need: 4226, have: 2048 });
     assert!(error.to_string().contains("bsize=4226"), "{error}");
     eal.detach(id).unwrap();
 
-    let (server, large) = start("net_memif2", "server", MTU, MTU);
-    let (client, small) = start("net_memif3", "client", 1500, 1500);
+    let (server, large) = start("net_memif2", "server", 3, MTU, MTU);
+    let (client, small) = start("net_memif3", "client", 3, 1500, 1500);
     let (large, small) = (large.unwrap(), small.unwrap());
     let patience = Duration::from_millis(300);
     assert!(large.wait_link(patience).is_err() && !small.link().unwrap().up, "buffers differ");
     drop(small);
     eal.detach(client).unwrap();
-    let (client, same) = start("net_memif4", "client", MTU, 1500);
+    let (client, same) = start("net_memif4", "client", 3, MTU, 1500);
     let same = same.unwrap();
     assert!(
         large.wait_link(LIMIT).unwrap().up && same.wait_link(LIMIT).unwrap().up,
