@@ -9,7 +9,7 @@ use crate::log::LogLevel;
 /// Whether packet memory lies on hugepages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HugePages {
-    /// If the machine has free ones that this user may take.
+    /// If enough are free and this user may take them.
     #[default]
     Auto,
     /// Yes, or refuse to start. NICs need them.
@@ -48,10 +48,16 @@ pub struct EalConfig {
 /// than one pool.
 const NO_HUGE_MB: u32 = 1024;
 
+/// MiB of hugepages that must be free for [`HugePages::Auto`] to take them, if the configuration does not say: room for
+/// two usual pools and their rings. With a few pages left over from something else, ordinary memory serves better.
+const AUTO_HUGE_MB: u32 = 256;
+
 /// What the machine has, apart from the configuration, so that the rules can be tested.
 pub(crate) struct Machine {
-    /// Why hugepages cannot be had, or none.
-    pub huge_problem: Option<String>,
+    /// MiB of hugepages that are free.
+    pub free_huge_mb: u64,
+    /// Why files on hugepages cannot be made, or none.
+    pub mount_problem: Option<String>,
     /// Processors that this thread may run on.
     pub cpus: Vec<usize>,
 }
@@ -59,9 +65,22 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn here(cpus: Vec<usize>) -> Machine {
         Machine {
-            huge_problem: hugepage_problem(Path::new("/sys/kernel/mm/hugepages"), Path::new("/proc/mounts")),
+            free_huge_mb: free_hugepages(Path::new("/sys/kernel/mm/hugepages")),
+            mount_problem: mount_problem(Path::new("/proc/mounts")),
             cpus,
         }
+    }
+
+    /// Why this process cannot have hugepages of `mb` MiB altogether, or none.
+    fn huge_problem(&self, mb: u32, files: bool) -> Option<String> {
+        if self.free_huge_mb == 0 {
+            return Some("none are free".into());
+        }
+        if self.free_huge_mb < u64::from(mb) {
+            return Some(format!("only {} MiB of {mb} are free", self.free_huge_mb));
+        }
+        // Without shared files, the kernel gives hugepages to anybody.
+        self.mount_problem.clone().filter(|_| files)
     }
 }
 
@@ -80,14 +99,15 @@ pub(crate) fn build(config: &EalConfig, machine: &Machine) -> Result<(Vec<String
     let program = if config.program.is_empty() { "spraywire" } else { &config.program };
     let mut args = vec![program.to_owned()];
 
+    let files = config.file_prefix.is_some() || given(&["--file-prefix", "--huge-dir", "--proc-type"]);
     let huge = match config.hugepages {
         _ if given(&["--no-huge"]) => false,
         HugePages::Off => false,
-        HugePages::On => match &machine.huge_problem {
+        HugePages::On => match machine.huge_problem(config.memory_mb.unwrap_or(0), files) {
             None => true,
-            Some(problem) => return Err(EalError::HugePages(problem.clone())),
+            Some(problem) => return Err(EalError::HugePages(problem)),
         },
-        HugePages::Auto => match &machine.huge_problem {
+        HugePages::Auto => match machine.huge_problem(config.memory_mb.unwrap_or(AUTO_HUGE_MB), files) {
             None => true,
             Some(problem) => {
                 tracing::info!(
@@ -147,21 +167,24 @@ pub(crate) fn build(config: &EalConfig, machine: &Machine) -> Result<(Vec<String
     Ok((args, huge))
 }
 
-/// Why this process cannot have hugepages, or none. It can if some are free and a hugetlbfs is mounted where it may write.
-fn hugepage_problem(pages: &Path, mounts: &Path) -> Option<String> {
+/// MiB of hugepages that are free, over all sizes. `pages` is the kernel's folder of them.
+fn free_hugepages(pages: &Path) -> u64 {
     let free = |size: fs::DirEntry| -> u64 {
         let read = |name| {
-            fs::read_to_string(size.path().join(name))
-                .ok()
-                .and_then(|text| text.trim().parse::<u64>().ok())
-                .unwrap_or(0)
+            let text = fs::read_to_string(size.path().join(name)).unwrap_or_default();
+            text.trim().parse::<u64>().unwrap_or(0)
         };
-        read("free_hugepages").saturating_sub(read("resv_hugepages"))
+        let name = size.file_name();
+        let kib = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok());
+        read("free_hugepages").saturating_sub(read("resv_hugepages")).saturating_mul(kib.unwrap_or(0)) / 1024
     };
-    let total: u64 = fs::read_dir(pages).map(|sizes| sizes.flatten().map(free).sum()).unwrap_or(0);
-    if total == 0 {
-        return Some("none are free".into());
-    }
+    fs::read_dir(pages).map(|sizes| sizes.flatten().map(free).sum()).unwrap_or(0)
+}
+
+/// Why this process cannot make files on hugepages, or none. It can if a hugetlbfs is mounted where it may write.
+fn mount_problem(mounts: &Path) -> Option<String> {
     let text = fs::read_to_string(mounts).unwrap_or_default();
     let points: Vec<&str> = text
         .lines()
@@ -190,19 +213,19 @@ fn writable(path: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn machine(problem: Option<&str>) -> Machine {
-        Machine { huge_problem: problem.map(str::to_owned), cpus: vec![0, 3] }
+    fn machine(free_huge_mb: u64) -> Machine {
+        Machine { free_huge_mb, mount_problem: Some("no hugetlbfs is mounted".into()), cpus: vec![0, 3] }
     }
 
-    fn args(config: &EalConfig, problem: Option<&str>) -> String {
-        build(config, &machine(problem)).unwrap().0.join(" ")
+    fn args(config: &EalConfig, free_huge_mb: u64) -> String {
+        build(config, &machine(free_huge_mb)).unwrap().0.join(" ")
     }
 
     #[test]
     fn nothing_prepared() {
         let config = EalConfig { vdevs: vec!["net_null0".into()], ..EalConfig::default() };
         assert_eq!(
-            args(&config, Some("none are free")),
+            args(&config, 0),
             "spraywire --no-huge -m 1024 --lcores=0@(0,3) --no-shconf --no-telemetry --no-pci"
         );
     }
@@ -218,7 +241,7 @@ mod tests {
             ..EalConfig::default()
         };
         assert_eq!(
-            args(&config, None),
+            args(&config, 256),
             "bench -m 256 --lcores=0@(2) --in-memory --no-telemetry -a 0000:03:00.0 --log-level=*:debug"
         );
     }
@@ -236,42 +259,64 @@ mod tests {
             log_level: Some(LogLevel::Error),
             ..EalConfig::default()
         };
-        assert_eq!(args(&config, Some("none")), format!("spraywire {}", extra.join(" ")));
+        assert_eq!(args(&config, 0), format!("spraywire {}", extra.join(" ")));
     }
 
     #[test]
     fn a_long_option_is_not_taken_for_another() {
         let config =
             EalConfig { extra: vec!["--lcores-x=1".into(), "--main-lcore=0".into()], ..EalConfig::default() };
-        let args = args(&config, Some("none"));
+        let args = args(&config, 0);
         assert!(args.contains("--lcores=0@(0,3)"), "{args}");
         assert!(args.contains("-m 1024"), "{args}");
     }
 
     #[test]
     fn hugepages_demanded_and_missing() {
+        let refused = |config: &EalConfig, free| match build(config, &machine(free)) {
+            Err(EalError::HugePages(problem)) => problem,
+            other => panic!("{other:?}"),
+        };
         let config = EalConfig { hugepages: HugePages::On, ..EalConfig::default() };
-        let error = build(&config, &machine(Some("none are free"))).unwrap_err();
-        assert_eq!(error, EalError::HugePages("none are free".into()));
-        assert!(error.to_string().contains("nr_hugepages"), "{error}");
+        assert_eq!(refused(&config, 0), "none are free");
+        assert!(build(&config, &machine(2)).unwrap().1, "any will do");
+        let config = EalConfig { memory_mb: Some(512), ..config };
+        assert_eq!(refused(&config, 510), "only 510 MiB of 512 are free");
+        assert!(build(&config, &machine(512)).unwrap().1);
+        let config = EalConfig { file_prefix: Some("shared".into()), ..config };
+        assert_eq!(refused(&config, 512), "no hugetlbfs is mounted");
+        assert!(EalError::HugePages("x".into()).to_string().contains("nr_hugepages"));
+    }
+
+    #[test]
+    fn a_few_hugepages_are_left_alone() {
+        let config = EalConfig::default();
+        assert!(!build(&config, &machine(255)).unwrap().1);
+        assert!(build(&config, &machine(256)).unwrap().1);
+        let config = EalConfig { memory_mb: Some(64), ..config };
+        assert!(build(&config, &machine(64)).unwrap().1);
     }
 
     #[test]
     fn hugepages_are_looked_for_where_the_kernel_tells() {
         let dir = std::env::temp_dir().join(format!("spw-huge-{}", std::process::id()));
-        let size = dir.join("pages/hugepages-2048kB");
-        fs::create_dir_all(&size).unwrap();
-        let mounts = dir.join("mounts");
-        let check = |free: &str, mount: &str| {
+        for (size, free, reserved) in [("2048kB", "40\n", "8\n"), ("1048576kB", "1\n", "0\n")] {
+            let size = dir.join(format!("pages/hugepages-{size}"));
+            fs::create_dir_all(&size).unwrap();
             fs::write(size.join("free_hugepages"), free).unwrap();
+            fs::write(size.join("resv_hugepages"), reserved).unwrap();
+        }
+        assert_eq!(free_hugepages(&dir.join("pages")), 64 + 1024);
+        assert_eq!(free_hugepages(&dir.join("nowhere")), 0);
+
+        let mounts = dir.join("mounts");
+        let check = |mount: &str| {
             fs::write(&mounts, mount).unwrap();
-            hugepage_problem(&dir.join("pages"), &mounts)
+            mount_problem(&mounts)
         };
-        let mounted = format!("hugetlbfs {} hugetlbfs rw 0 0\n", dir.display());
-        assert_eq!(check("0\n", &mounted), Some("none are free".into()));
-        assert_eq!(check("4\n", "proc /proc proc rw 0 0\n"), Some("no hugetlbfs is mounted".into()));
-        assert_eq!(check("4\n", &mounted), None);
-        let lost = check("4\n", "hugetlbfs /does/not/exist hugetlbfs rw 0 0\n");
+        assert_eq!(check("proc /proc proc rw 0 0\n"), Some("no hugetlbfs is mounted".into()));
+        assert_eq!(check(&format!("hugetlbfs {} hugetlbfs rw 0 0\n", dir.display())), None);
+        let lost = check("hugetlbfs /does/not/exist hugetlbfs rw 0 0\n");
         assert_eq!(lost, Some("/does/not/exist is not writable by this user".into()));
         fs::remove_dir_all(&dir).unwrap();
     }

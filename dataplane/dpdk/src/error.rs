@@ -24,7 +24,7 @@ pub enum EalError {
     Argument(String),
     /// Hugepages were demanded and cannot be had.
     #[error(
-        "hugepages were asked for, but {0}. Reserve some (as root: echo 512 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages, with hugetlbfs mounted and writable), or run without them"
+        "hugepages were asked for, but {0}. Reserve some (as root: echo 512 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages), or run without them"
     )]
     HugePages(String),
     /// `rte_eal_init` failed.
