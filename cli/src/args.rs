@@ -1,0 +1,324 @@
+//! The arguments that several commands share: the port and its addresses, captures, reports.
+
+use crate::report::JsonTarget;
+use crate::units;
+use clap::{Args, ValueEnum};
+use dataplane::idle::IdlePolicy;
+use roce_proto::types::PKey;
+use roce_proto::wire::ethernet::MacAddr;
+use serde::Serialize;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How the port's poll loop treats a round without work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Idle {
+    /// Never give up the core: lowest latency, 100 % CPU
+    Spin,
+    /// Give the core to whoever else wants it, never sleep
+    Yield,
+    /// Spin, then yield, then sleep: below 5 % CPU after a moment
+    Backoff,
+}
+
+impl Idle {
+    /// The worker's policy.
+    pub fn policy(self) -> IdlePolicy {
+        match self {
+            Idle::Spin => IdlePolicy::Spin,
+            Idle::Yield => IdlePolicy::BackOff { spins: 64, yields: u32::MAX, max_sleep: Duration::ZERO },
+            Idle::Backoff => IdlePolicy::default(),
+        }
+    }
+}
+
+/// A port as the user names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortSpec {
+    /// A virtual device that DPDK is to make: `net_memif0,role=client,id=0`.
+    Vdev(String),
+    /// A PCI device, with its driver's arguments: `0000:01:00.0`.
+    Pci(String),
+    /// A port that is there already, by MAC address or name.
+    Existing(String),
+}
+
+/// How the names of DPDK's virtual network devices begin.
+const VDEV_PREFIXES: [&str; 2] = ["net_", "eth_"];
+
+impl FromStr for PortSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PortSpec, String> {
+        let text = text.trim();
+        let name = text.split(',').next().unwrap_or_default();
+        if name.is_empty() || text.contains(char::is_whitespace) {
+            return Err(format!(
+                "`{text}` names no port: write a virtual device (net_memif0,role=client), a PCI address (0000:01:00.0), \
+                 or the MAC address or name of a port that DPDK has"
+            ));
+        }
+        Ok(if VDEV_PREFIXES.iter().any(|p| name.starts_with(p)) {
+            PortSpec::Vdev(text.to_owned())
+        } else if is_pci(name) {
+            PortSpec::Pci(text.to_owned())
+        } else {
+            PortSpec::Existing(text.to_owned())
+        })
+    }
+}
+
+impl PortSpec {
+    /// What to find the port by once DPDK runs: the device's name without its arguments, the PCI address, or as written.
+    pub fn selector(&self) -> &str {
+        match self {
+            PortSpec::Vdev(s) | PortSpec::Pci(s) => s.split(',').next().unwrap_or_default(),
+            PortSpec::Existing(s) => s,
+        }
+    }
+}
+
+impl fmt::Display for PortSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PortSpec::Vdev(s) | PortSpec::Pci(s) | PortSpec::Existing(s) => f.write_str(s),
+        }
+    }
+}
+
+impl Serialize for PortSpec {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// `[DDDD:]BB:DD.F`, all hex.
+fn is_pci(name: &str) -> bool {
+    let hex = |s: &str, len| s.len() == len && s.bytes().all(|b| b.is_ascii_hexdigit());
+    let parts: Vec<&str> = name.split(':').collect();
+    let (bus, device) = match parts.as_slice() {
+        [bus, device] => (*bus, *device),
+        [domain, bus, device] if (4..=8).contains(&domain.len()) && hex(domain, domain.len()) => {
+            (*bus, *device)
+        }
+        _ => return false,
+    };
+    hex(bus, 2) && device.split_once('.').is_some_and(|(d, f)| hex(d, 2) && hex(f, 1))
+}
+
+/// A local address. A prefix length may follow; it is kept for a routing table of later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpArg {
+    /// The address.
+    pub addr: IpAddr,
+    /// Length of the prefix, if one was given.
+    pub prefix: Option<u8>,
+}
+
+impl FromStr for IpArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<IpArg, String> {
+        let expected = || format!("`{text}` is no address: write 192.0.2.1, 192.0.2.1/24 or 2001:db8::1");
+        let (addr, prefix) = match text.split_once('/') {
+            Some((addr, prefix)) => (addr, Some(prefix)),
+            None => (text, None),
+        };
+        let addr: IpAddr = addr.trim().parse().map_err(|_| expected())?;
+        let longest = if addr.is_ipv4() { 32 } else { 128 };
+        let prefix = match prefix {
+            Some(p) => Some(p.parse().ok().filter(|n| *n <= longest).ok_or_else(expected)?),
+            None => None,
+        };
+        if addr.is_unspecified() || addr.is_multicast() {
+            return Err(format!("`{text}` is not the address of one host"));
+        }
+        Ok(IpArg { addr, prefix })
+    }
+}
+
+impl Serialize for IpArg {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.prefix {
+            Some(prefix) => serializer.collect_str(&format_args!("{}/{prefix}", self.addr)),
+            None => serializer.collect_str(&self.addr),
+        }
+    }
+}
+
+/// A neighbour that need not be asked: `IP=MAC`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeighbourArg {
+    /// Its address.
+    pub ip: IpAddr,
+    /// Its MAC address.
+    pub mac: MacAddr,
+}
+
+impl FromStr for NeighbourArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<NeighbourArg, String> {
+        let expected = || format!("`{text}` is no neighbour: write 192.0.2.2=52:54:00:12:34:56");
+        let (ip, mac) = text.split_once('=').ok_or_else(expected)?;
+        let (ip, mac) = (ip.trim().parse(), mac.trim().parse());
+        Ok(NeighbourArg { ip: ip.map_err(|_| expected())?, mac: mac.map_err(|_| expected())? })
+    }
+}
+
+impl Serialize for NeighbourArg {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{}={}", self.ip, self.mac))
+    }
+}
+
+/// The words of `--eal`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct EalArg(pub Vec<String>);
+
+impl FromStr for EalArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<EalArg, String> {
+        units::words(text).map(EalArg)
+    }
+}
+
+/// A list of cores.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct CoresArg(pub Vec<usize>);
+
+impl FromStr for CoresArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CoresArg, String> {
+        units::cores(text).map(CoresArg)
+    }
+}
+
+/// What every command has that opens a port.
+#[derive(Args, Clone, Debug, Serialize)]
+#[command(next_help_heading = "Port")]
+pub struct EndpointArgs {
+    /// The port, in DPDK's own syntax: a virtual device with its arguments, a PCI address, or the MAC address or name of a
+    /// port that DPDK has. Without it: a net_memif port that meets the other side's on this machine
+    #[arg(long, value_name = "DEVICE")]
+    pub port: Option<PortSpec>,
+
+    /// An IPv4 or IPv6 address of the port; may be given several times
+    #[arg(long, value_name = "ADDR[/LEN]")]
+    pub ip: Vec<IpArg>,
+
+    /// MTU of the port in bytes, from the IP header on; it is set and read back
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(64..))]
+    pub mtu: Option<u16>,
+
+    /// P_Key of the port
+    #[arg(long, value_name = "KEY", default_value = "0xffff", value_parser = units::pkey)]
+    #[serde(serialize_with = "pkey_text")]
+    pub pkey: PKey,
+
+    /// A neighbour that is not asked for by ARP or neighbour discovery; may be given several times
+    #[arg(long, value_name = "IP=MAC")]
+    pub neighbour: Vec<NeighbourArg>,
+
+    /// Cores to run on, such as 0,2-3: each thread that polls takes one, in this order
+    #[arg(long, value_name = "LIST")]
+    pub cores: Option<CoresArg>,
+
+    /// What the poll loop does in rounds without work
+    #[arg(long, value_enum, default_value_t = Idle::Backoff, value_name = "HOW")]
+    pub idle: Idle,
+
+    /// More arguments for DPDK's EAL, as one word: --eal "--log-level=8 --no-pci"
+    #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
+    pub eal: Option<EalArg>,
+
+    /// Write every frame that is sent or received to this pcap file
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+}
+
+impl EndpointArgs {
+    /// The addresses alone.
+    pub fn addrs(&self) -> Vec<IpAddr> {
+        self.ip.iter().map(|ip| ip.addr).collect()
+    }
+}
+
+fn pkey_text<S: serde::Serializer>(pkey: &PKey, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(pkey)
+}
+
+/// Where results go.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// Print the report as JSON and nothing else on standard output; with a file, write it there beside the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    pub json: Option<Option<PathBuf>>,
+}
+
+impl OutputArgs {
+    /// Where JSON goes.
+    pub fn json(&self) -> JsonTarget {
+        JsonTarget::from_arg(self.json.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(text: &str) -> PortSpec {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn ports_are_told_apart_by_their_form() {
+        let memif = port("net_memif0,role=client,id=0,socket=/run/x.sock");
+        assert_eq!(memif, PortSpec::Vdev("net_memif0,role=client,id=0,socket=/run/x.sock".into()));
+        assert_eq!(memif.selector(), "net_memif0");
+        assert_eq!(port("eth_af_packet0,iface=veth0").selector(), "eth_af_packet0");
+        for pci in ["0000:01:00.0", "01:00.0", "0000:01:00.0,dv_flow_en=1", "10000:01:00.1"] {
+            assert!(matches!(port(pci), PortSpec::Pci(_)), "{pci}");
+        }
+        assert_eq!(port("0000:01:00.0,a=b").selector(), "0000:01:00.0");
+        for existing in ["52:54:00:12:34:56", "00000000:01:00:0", "0000:01:00", "memif0", "0000:01:000.0"] {
+            assert!(matches!(port(existing), PortSpec::Existing(_)), "{existing}");
+        }
+        for bad in ["", "  ", ",x", "net_null0 net_null1"] {
+            assert!(bad.parse::<PortSpec>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn addresses_and_neighbours() {
+        let ip: IpArg = "192.0.2.1/24".parse().unwrap();
+        assert_eq!((ip.addr, ip.prefix), ("192.0.2.1".parse().unwrap(), Some(24)));
+        assert_eq!("2001:db8::1".parse::<IpArg>().unwrap().prefix, None);
+        for bad in [
+            "192.0.2.1/33",
+            "192.0.2",
+            "0.0.0.0",
+            "::",
+            "ff02::1",
+            "224.0.0.1",
+            "2001:db8::1/129",
+            "1.2.3.4/",
+        ] {
+            assert!(bad.parse::<IpArg>().is_err(), "{bad}");
+        }
+        let n: NeighbourArg = "fd77::2=52:54:00:00:00:02".parse().unwrap();
+        assert_eq!((n.ip.is_ipv6(), n.mac.to_string().as_str()), (true, "52:54:00:00:00:02"));
+        for bad in ["fd77::2", "fd77::2=", "=52:54:00:00:00:02", "fd77::2=52:54:00:00:00"] {
+            assert!(bad.parse::<NeighbourArg>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! The whole command: its subcommands, and from arguments to exit code.
+
+use crate::cmd;
+use crate::error::{Error, Exit};
+use clap::{ArgAction, Parser, Subcommand};
+use std::process::ExitCode;
+
+/// What `--help` ends with.
+const AFTER: &str = "\
+Exit codes:
+  0    done, and right
+  1    what was measured or inspected is wrong or failed
+  2    cannot be done as it was asked for: arguments, files, ports
+  130  interrupted by a signal; what was done until then is reported
+  141  standard output was closed before the end
+
+Logs go to standard error (-v, or the environment variable RUST_LOG), results to standard output.
+Sizes: 64, 4k (4096), 1MB. Rates: 10g, 1Mpps. Durations: 10 (seconds), 500ms. Numbers: decimal, or hex with 0x.";
+
+/// A software RoCEv2 endpoint on DPDK: runs, measures, and looks at captures.
+#[derive(Parser, Debug)]
+#[command(name = "spraywire", version, about, after_help = AFTER, disable_help_subcommand = true)]
+#[command(propagate_version = true, max_term_width = 110)]
+pub struct Cli {
+    /// Say more on standard error: -v what is done, -vv details, -vvv everything
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    pub verbose: u8,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Decode the RoCEv2 packets of capture files and check the ICRC of each
+    Inspect(cmd::inspect::InspectArgs),
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    // Clap prints help, version and errors itself; its code for errors is our 2.
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            let _ = e.print();
+            return if e.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() };
+        }
+    };
+    crate::logging::init(cli.verbose);
+    match run(&cli) {
+        Ok(exit) => exit.into(),
+        Err(error) => {
+            error.print();
+            error.exit.into()
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<Exit, Error> {
+    match &cli.command {
+        Command::Inspect(args) => cmd::inspect::run(args, cli.verbose),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent_and_every_command_has_examples() {
+        Cli::command().debug_assert();
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(|h| h.to_string()).unwrap_or_default();
+            assert!(
+                help.contains("Examples:") || command.get_subcommands().next().is_some(),
+                "{} has no examples in its help",
+                command.get_name()
+            );
+        }
+    }
+}

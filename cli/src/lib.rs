@@ -1,0 +1,20 @@
+//! The `spraywire` command: its arguments, its reports, and one module per subcommand.
+//!
+//! - [`cli`]: the arguments of the whole command; [`args`] those that the port commands share; [`units`] how they are
+//!   written;
+//! - [`cmd`]: the subcommands, each a clap struct and a function that returns an error instead of exiting;
+//! - [`report`]: results on standard output, for people and as JSON; [`logging`] is what goes to standard error;
+//! - [`capture`]: capture files, read with distrust.
+#![forbid(unsafe_code)]
+
+pub mod args;
+pub mod capture;
+pub mod cli;
+pub mod cmd;
+pub mod error;
+pub mod logging;
+pub mod report;
+pub mod signal;
+pub mod units;
+
+pub use cli::main;

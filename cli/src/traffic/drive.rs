@@ -1,0 +1,155 @@
+//! One way to drive a worker for the benchmarks, whether it is polled inline or runs in a thread of its own.
+
+use dataplane::buffer::Buffer;
+use dataplane::clock::Clock;
+use dataplane::cq::Completion;
+use dataplane::idle::{Idle, IdlePolicy};
+use dataplane::io::PortIo;
+use dataplane::qp::{CqKey, PostError, QpKey, RecvWr, SendWr};
+use dataplane::thread::{Endpoint, Stopped};
+use dataplane::worker::Worker;
+use roce_proto::time::Instant;
+
+/// Message memory of the benchmarks.
+pub type Buf = Vec<u8>;
+
+/// A worker in either of its two forms.
+pub trait Drive {
+    /// Its packet IO.
+    type Io: PortIo + 'static;
+
+    /// The time.
+    fn now(&self) -> Instant;
+
+    /// One round: packets move, or the requests posted so far set out. `busy` says whether the caller found work itself; if
+    /// nobody did, it spins, yields or sleeps.
+    fn turn(&mut self, busy: bool);
+
+    /// Posts the first `len` bytes of `buf`. The buffer comes back at once if it is free again, otherwise with the
+    /// completion.
+    fn send(&mut self, qp: QpKey, wr: &SendWr, len: usize, buf: Buf) -> Result<Option<Buf>, (PostError, Buf)>;
+
+    /// Posts a receive.
+    fn recv(&mut self, qp: QpKey, wr_id: u64, buf: Buf) -> Result<(), (PostError, Buf)>;
+
+    /// The next completion of any completion queue.
+    fn complete(&mut self) -> Option<Completion<Buf>>;
+
+    /// Runs `f` where the worker lives. Not for the fast path.
+    fn with_worker<R: Send + 'static>(
+        &mut self,
+        f: impl FnOnce(&mut Worker<Self::Io, Buf>) -> R + Send + 'static,
+    ) -> Result<R, Stopped>;
+}
+
+/// A worker polled by the benchmark's own loop.
+pub struct Inline<I: PortIo> {
+    worker: Worker<I, Buf>,
+    cqs: Vec<CqKey>,
+    clock: Clock,
+    idle: Idle,
+}
+
+impl<I: PortIo> Inline<I> {
+    /// Drives `worker`, taking completions from `cqs`.
+    pub fn new(worker: Worker<I, Buf>, cqs: Vec<CqKey>, clock: Clock, idle: IdlePolicy) -> Self {
+        Inline { worker, cqs, clock, idle: Idle::new(idle) }
+    }
+}
+
+impl<I: PortIo + 'static> Drive for Inline<I> {
+    type Io = I;
+
+    #[inline]
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    #[inline]
+    fn turn(&mut self, busy: bool) {
+        let progress = self.worker.poll(self.clock.now());
+        self.idle.after_round(busy || progress.any());
+    }
+
+    #[inline]
+    fn send(&mut self, qp: QpKey, wr: &SendWr, len: usize, buf: Buf) -> Result<Option<Buf>, (PostError, Buf)> {
+        match self.worker.post_send(qp, wr, buf.bytes(len)) {
+            Ok(()) => Ok(Some(buf)),
+            Err(e) => Err((e, buf)),
+        }
+    }
+
+    #[inline]
+    fn recv(&mut self, qp: QpKey, wr_id: u64, buf: Buf) -> Result<(), (PostError, Buf)> {
+        self.worker.post_recv(qp, RecvWr { wr_id, buf }).map_err(|(e, wr)| (e, wr.buf))
+    }
+
+    #[inline]
+    fn complete(&mut self) -> Option<Completion<Buf>> {
+        for i in 0..self.cqs.len() {
+            if let Some(completion) = self.worker.cq(self.cqs[i]).and_then(|cq| cq.pop()) {
+                return Some(completion);
+            }
+        }
+        None
+    }
+
+    fn with_worker<R: Send + 'static>(
+        &mut self,
+        f: impl FnOnce(&mut Worker<I, Buf>) -> R + Send + 'static,
+    ) -> Result<R, Stopped> {
+        Ok(f(&mut self.worker))
+    }
+}
+
+/// A worker in its own thread, behind queues.
+pub struct Threaded<I: PortIo + 'static> {
+    endpoint: Endpoint<I, Buf>,
+    clock: Clock,
+    idle: Idle,
+}
+
+impl<I: PortIo> Threaded<I> {
+    /// Drives the worker behind `endpoint`; `idle` is this side's policy, the worker has its own.
+    pub fn new(endpoint: Endpoint<I, Buf>, clock: Clock, idle: IdlePolicy) -> Self {
+        Threaded { endpoint, clock, idle: Idle::new(idle) }
+    }
+}
+
+impl<I: PortIo + 'static> Drive for Threaded<I> {
+    type Io = I;
+
+    #[inline]
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    #[inline]
+    fn turn(&mut self, busy: bool) {
+        self.endpoint.flush();
+        self.idle.after_round(busy);
+    }
+
+    #[inline]
+    fn send(&mut self, qp: QpKey, wr: &SendWr, len: usize, buf: Buf) -> Result<Option<Buf>, (PostError, Buf)> {
+        self.endpoint.post_send(qp, wr, len, buf).map(|()| None)
+    }
+
+    #[inline]
+    fn recv(&mut self, qp: QpKey, wr_id: u64, buf: Buf) -> Result<(), (PostError, Buf)> {
+        self.endpoint.post_recv(qp, RecvWr { wr_id, buf })
+    }
+
+    #[inline]
+    fn complete(&mut self) -> Option<Completion<Buf>> {
+        self.endpoint.poll_cq()
+    }
+
+    fn with_worker<R: Send + 'static>(
+        &mut self,
+        f: impl FnOnce(&mut Worker<I, Buf>) -> R + Send + 'static,
+    ) -> Result<R, Stopped> {
+        self.endpoint.flush();
+        self.endpoint.call(f)
+    }
+}

@@ -1,0 +1,250 @@
+//! One end of a throughput test: the messages it sends and those it receives.
+
+use super::drive::{Buf, Drive};
+use super::meter::Meter;
+use crate::error::Error;
+use crate::rendezvous::message::TestSpec;
+use dataplane::ah::AhKey;
+use dataplane::cq::{Completion, WcOpcode, WcStatus};
+use dataplane::qp::{GRH_LEN, QpKey, SendWr};
+use roce_proto::time::Instant;
+use roce_proto::types::{QKey, Qpn};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Q_Key of the data queue pairs: what perftest uses.
+pub const DATA_QKEY: QKey = QKey(0x1111_1111);
+
+/// Completions taken and messages posted in one round at the most: two DPDK bursts, so that neither side starves.
+const PER_ROUND: usize = 64;
+
+/// The data queue pairs of one end, numbered consecutively.
+#[derive(Clone, Debug)]
+pub struct Qps {
+    /// Their names.
+    pub keys: Vec<QpKey>,
+    /// The first one's number.
+    pub base: Qpn,
+}
+
+/// What an end sends.
+pub struct Sending {
+    ah: AhKey,
+    peer_base: Qpn,
+    next_qp: usize,
+    left: Option<u64>,
+    until: Option<Instant>,
+    started: Instant,
+    rate: Option<u64>,
+    posted: u64,
+    /// Message memory that is free, in order: each message goes out from the next one.
+    free: VecDeque<Buf>,
+    /// Buffers that the worker has.
+    away: u64,
+    done: bool,
+}
+
+impl Sending {
+    /// Prepares to send as `spec` says to the queue pairs from `peer_base` on.
+    pub fn new(spec: &TestSpec, ah: AhKey, peer_base: Qpn, now: Instant) -> Sending {
+        let count = (spec.tx_depth as usize).saturating_mul(usize::from(spec.qps)).max(1);
+        let size = spec.size as usize;
+        let message = |i: usize| (0..size).map(|at| (at + i) as u8).collect();
+        Sending {
+            ah,
+            peer_base,
+            next_qp: 0,
+            left: spec.iters,
+            until: spec.duration_ms.map(|ms| now + Duration::from_millis(ms)),
+            started: now,
+            rate: spec.rate,
+            posted: 0,
+            free: (0..count).map(message).collect(),
+            away: 0,
+            done: false,
+        }
+    }
+
+    /// Ends the sending now.
+    pub fn end(&mut self) {
+        self.done = true;
+    }
+
+    /// True when nothing more will be posted.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Messages posted.
+    pub fn posted(&self) -> u64 {
+        self.posted
+    }
+
+    /// True when every buffer is back.
+    pub fn all_back(&self) -> bool {
+        self.away == 0
+    }
+
+    /// Messages that the rate limit and the quota allow at `now`.
+    fn allowed(&mut self, now: Instant) -> u64 {
+        if self.until.is_some_and(|until| now >= until) {
+            self.done = true;
+        }
+        let mut allowed = PER_ROUND as u64;
+        if let Some(left) = self.left {
+            self.done |= self.posted >= left;
+            allowed = allowed.min(left.saturating_sub(self.posted));
+        }
+        if let Some(rate) = self.rate {
+            let due = now.saturating_since(self.started).as_secs_f64() * rate as f64;
+            allowed = allowed.min((due as u64).saturating_sub(self.posted));
+        }
+        if self.done { 0 } else { allowed }
+    }
+
+    /// Posts what may be posted now; returns how many.
+    fn post<D: Drive>(&mut self, drive: &mut D, qps: &Qps, size: usize, now: Instant) -> Result<u64, Error> {
+        let allowed = self.allowed(now);
+        for posted in 0..allowed {
+            let Some(buf) = self.free.pop_front() else { return Ok(posted) };
+            let index = self.next_qp;
+            let dst_qpn = Qpn::new(self.peer_base.get() + index as u32).unwrap_or(Qpn::MAX);
+            let wr = SendWr {
+                wr_id: 0,
+                ah: self.ah,
+                dst_qpn,
+                qkey: DATA_QKEY,
+                imm: None,
+                solicited: false,
+                signaled: false,
+            };
+            match drive.send(qps.keys[index], &wr, size, buf) {
+                Ok(Some(buf)) => self.free.push_back(buf),
+                Ok(None) => self.away += 1,
+                Err((e, buf)) => {
+                    self.free.push_front(buf);
+                    if e.is_back_pressure() {
+                        return Ok(posted);
+                    }
+                    return Err(Error::failed(e));
+                }
+            }
+            self.posted += 1;
+            self.next_qp = if index + 1 == qps.keys.len() { 0 } else { index + 1 };
+        }
+        Ok(allowed)
+    }
+}
+
+/// One end of a running test.
+pub struct Flow {
+    /// Our queue pairs.
+    pub qps: Qps,
+    size: usize,
+    /// What came.
+    pub rx: Meter,
+    /// What is to be sent.
+    pub tx: Option<Sending>,
+}
+
+impl Flow {
+    /// Posts the receives of `spec` on `qps`.
+    pub fn open<D: Drive>(drive: &mut D, qps: Qps, spec: &TestSpec) -> Result<Flow, Error> {
+        let size = spec.size as usize;
+        for &qp in &qps.keys {
+            for _ in 0..spec.rx_depth {
+                let mut buf = vec![0; GRH_LEN + size];
+                // Behind queues, many receives meet back-pressure.
+                loop {
+                    match drive.recv(qp, 0, buf) {
+                        Ok(()) => break,
+                        Err((e, back)) if e.is_back_pressure() => {
+                            buf = back;
+                            drive.turn(false);
+                        }
+                        Err((e, _)) => return Err(Error::failed(e)),
+                    }
+                }
+            }
+        }
+        drive.turn(true);
+        Ok(Flow { qps, size, rx: Meter::new(), tx: None })
+    }
+
+    fn key_of(&self, qpn: Qpn) -> Option<QpKey> {
+        let index = qpn.get().wrapping_sub(self.qps.base.get()) as usize;
+        self.qps.keys.get(index).copied()
+    }
+
+    /// Takes one completion of a data queue pair; returns whether it was a message.
+    #[inline]
+    fn take<D: Drive>(&mut self, drive: &mut D, done: Completion<Buf>) -> Result<bool, Error> {
+        match (done.opcode, done.status) {
+            (WcOpcode::Recv, WcStatus::Success) => {
+                if let (Some(qp), Some(buf)) = (self.key_of(done.qpn), done.buf) {
+                    self.post_again(drive, qp, buf)?;
+                }
+                Ok(true)
+            }
+            (WcOpcode::Send, WcStatus::Success) => {
+                if let (Some(tx), Some(buf)) = (&mut self.tx, done.buf) {
+                    tx.away = tx.away.saturating_sub(1);
+                    tx.free.push_back(buf);
+                }
+                Ok(false)
+            }
+            // Queue pairs of the test before.
+            (_, WcStatus::WorkRequestFlushed) => Ok(false),
+            (opcode, status) => {
+                Err(Error::failed(format_args!("a work request ({opcode:?}) completed with {status:?}")))
+            }
+        }
+    }
+
+    /// Posts a receive again on the first queue pair.
+    pub fn recv_again<D: Drive>(&self, drive: &mut D, buf: Buf) -> Result<(), Error> {
+        let qp = *self.qps.keys.first().ok_or_else(|| Error::failed("no queue pair"))?;
+        self.post_again(drive, qp, buf)
+    }
+
+    #[inline]
+    fn post_again<D: Drive>(&self, drive: &mut D, qp: QpKey, mut buf: Buf) -> Result<(), Error> {
+        loop {
+            match drive.recv(qp, 0, buf) {
+                Ok(()) => return Ok(()),
+                Err((e, back)) if e.is_back_pressure() => {
+                    buf = back;
+                    drive.turn(false);
+                }
+                Err((e, _)) => return Err(Error::failed(e)),
+            }
+        }
+    }
+
+    /// One round: completions, sends, packets. `control` gets the completions first and keeps its own. Returns whether there
+    /// was anything to do.
+    #[inline]
+    pub fn round<D: Drive>(
+        &mut self,
+        drive: &mut D,
+        control: &mut crate::rendezvous::Control,
+    ) -> Result<bool, Error> {
+        let mut received = 0;
+        let mut busy = false;
+        for _ in 0..PER_ROUND {
+            let Some(done) = drive.complete() else { break };
+            busy = true;
+            let Some(done) = control.take(drive, done) else { continue };
+            received += u64::from(self.take(drive, done)?);
+        }
+        if received > 0 || self.tx.is_some() {
+            let now = drive.now();
+            self.rx.add(received, now);
+            if let Some(tx) = self.tx.as_mut() {
+                busy |= tx.post(drive, &self.qps, self.size, now)? > 0;
+            }
+        }
+        drive.turn(busy);
+        Ok(busy)
+    }
+}

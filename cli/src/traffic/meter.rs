@@ -1,0 +1,180 @@
+//! Counting over time: how many, and how evenly.
+
+use crate::rendezvous::message::RxReport;
+use roce_proto::time::Instant;
+use std::time::Duration;
+
+/// Length of the finest interval.
+const FINEST: Duration = Duration::from_millis(10);
+
+/// Intervals kept at the most; beyond, neighbours are merged and the interval doubles.
+const MAX_INTERVALS: usize = 1024;
+
+/// Counts events and remembers how many fell into each interval.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    count: u64,
+    first: Option<Instant>,
+    last: Instant,
+    interval: Duration,
+    /// Complete intervals, from the first event on.
+    closed: Vec<u64>,
+    current: u64,
+    current_end: Instant,
+}
+
+impl Meter {
+    /// Has seen nothing.
+    pub fn new() -> Meter {
+        Meter {
+            count: 0,
+            first: None,
+            last: Instant::ZERO,
+            interval: FINEST,
+            closed: Vec::with_capacity(MAX_INTERVALS),
+            current: 0,
+            current_end: Instant::ZERO,
+        }
+    }
+
+    /// `n` events at `now`, which must not go back.
+    #[inline]
+    pub fn add(&mut self, n: u64, now: Instant) {
+        if n == 0 {
+            return;
+        }
+        if self.first.is_none() {
+            self.first = Some(now);
+            self.current_end = now + self.interval;
+        }
+        while now >= self.current_end {
+            self.close();
+        }
+        self.current += n;
+        self.count += n;
+        self.last = now;
+    }
+
+    #[cold]
+    fn close(&mut self) {
+        self.closed.push(self.current);
+        self.current = 0;
+        if self.closed.len() >= MAX_INTERVALS {
+            self.closed = self.closed.chunks(2).map(|pair| pair.iter().sum()).collect();
+            self.interval *= 2;
+        }
+        self.current_end = self.current_end + self.interval;
+    }
+
+    /// Events so far.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The time of the last event.
+    pub fn last(&self) -> Instant {
+        self.last
+    }
+
+    /// From the first to the last event.
+    pub fn elapsed(&self) -> Duration {
+        self.first.map_or(Duration::ZERO, |first| self.last.saturating_since(first))
+    }
+
+    /// What was seen, without drops and sends.
+    pub fn report(&self) -> RxReport {
+        let mut rates: Vec<f64> =
+            self.closed.iter().map(|&n| n as f64 / self.interval.as_secs_f64()).collect();
+        rates.sort_by(f64::total_cmp);
+        let some = !rates.is_empty();
+        RxReport {
+            messages: self.count,
+            elapsed_ns: self.elapsed().as_nanos() as u64,
+            interval_min: rates.first().copied().unwrap_or(0.0),
+            interval_p1: percentile(&rates, 1.0),
+            interval_p50: percentile(&rates, 50.0),
+            interval_ns: if some { self.interval.as_nanos() as u64 } else { 0 },
+            intervals: rates.len() as u32,
+            drops: Vec::new(),
+            sent: 0,
+        }
+    }
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        Meter::new()
+    }
+}
+
+/// The nearest-rank percentile of sorted values; 0 of none.
+pub fn percentile(sorted: &[f64], p: f64) -> f64 {
+    let rank = (p / 100.0 * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn an_even_stream_has_even_intervals() {
+        let mut meter = Meter::new();
+        for ms in 0..1000 {
+            meter.add(5, at(ms));
+        }
+        let report = meter.report();
+        assert_eq!(report.messages, 5000);
+        assert_eq!(report.elapsed_ns, 999_000_000);
+        assert_eq!(report.intervals, 99);
+        assert_eq!(report.interval_ns, 10_000_000);
+        for rate in [report.interval_min, report.interval_p1, report.interval_p50] {
+            assert!((rate - 5000.0).abs() < 1e-6, "{rate}");
+        }
+    }
+
+    #[test]
+    fn a_pause_shows_in_the_minimum_and_not_in_the_median() {
+        let mut meter = Meter::new();
+        for ms in (0..500).chain(540..1000) {
+            meter.add(1, at(ms));
+        }
+        let report = meter.report();
+        assert_eq!(report.interval_min, 0.0);
+        assert!((report.interval_p50 - 1000.0).abs() < 1e-6);
+        assert_eq!(report.messages, 960);
+    }
+
+    #[test]
+    fn long_runs_merge_intervals_and_lose_nothing() {
+        let mut meter = Meter::new();
+        for ms in 0..60_000 {
+            meter.add(2, at(ms));
+        }
+        assert!(meter.closed.len() < MAX_INTERVALS);
+        let inside: u64 = meter.closed.iter().sum();
+        assert_eq!(inside + meter.current, 120_000);
+        let report = meter.report();
+        assert!((report.interval_min - 2000.0).abs() < 1.0, "{report:?}");
+    }
+
+    #[test]
+    fn percentiles_are_nearest_rank() {
+        let values: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(percentile(&values, 1.0), 1.0);
+        assert_eq!(percentile(&values, 50.0), 50.0);
+        assert_eq!(percentile(&values, 99.0), 99.0);
+        assert_eq!(percentile(&values[..3], 50.0), 2.0);
+        assert_eq!(percentile(&[], 50.0), 0.0);
+    }
+
+    #[test]
+    fn nothing_seen_is_nothing_reported() {
+        let report = Meter::new().report();
+        assert_eq!((report.messages, report.elapsed_ns, report.intervals), (0, 0, 0));
+    }
+}
