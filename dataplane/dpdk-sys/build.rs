@@ -95,6 +95,12 @@ fn main() {
     // After the shim, so that a linker that reads archives once meets them in the order of need.
     link(&dpdk, linked_in);
     generate(&dpdk, &flags);
+    // Only now: a build that stopped is run again anyway, and its message should stand alone.
+    for variable in
+        ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR", "PKG_CONFIG_SYSROOT_DIR", "LIBCLANG_PATH"]
+    {
+        println!("cargo:rerun-if-env-changed={variable}");
+    }
 }
 
 fn find(linked_in: bool) -> pkg_config::Library {
@@ -102,7 +108,7 @@ fn find(linked_in: bool) -> pkg_config::Library {
         .atleast_version(OLDEST)
         .statik(linked_in)
         .cargo_metadata(false)
-        .env_metadata(true)
+        .env_metadata(false)
         .probe("libdpdk")
         .unwrap_or_else(|error| {
             missing(&format!("DPDK {OLDEST} or newer was not found by pkg-config"), &error)
@@ -215,9 +221,18 @@ fn generate(dpdk: &pkg_config::Library, flags: &[String]) {
     }
     // The unions inside an opaque mbuf would be generated all the same.
     builder = builder.blocklist_type("rte_mbuf_.*").blocklist_type("rte_mempool__.*");
-    let bindings = match builder.generate() {
-        Ok(bindings) => bindings,
-        Err(error) => missing("libclang could not read DPDK's headers", &error),
+    // bindgen panics if there is no libclang.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.generate()));
+    std::panic::set_hook(hook);
+    let bindings = match result {
+        Ok(Ok(bindings)) => bindings,
+        Ok(Err(error)) => missing("libclang could not read DPDK's headers", &error),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map_or("bindgen panicked", String::as_str);
+            missing("libclang was not found", &text)
+        }
     };
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("bindings.rs");
     if let Err(error) = bindings.write_to_file(&out) {
@@ -227,12 +242,17 @@ fn generate(dpdk: &pkg_config::Library, flags: &[String]) {
 
 /// Ends the build with what is missing and the line that installs it; a panic would bury both in a backtrace.
 fn missing(what: &str, detail: &dyn Display) -> ! {
+    /// Enough to see what happened; the rest is hints for authors of build scripts.
+    const DETAIL: usize = 3;
     eprintln!("\ndpdk-sys: {what}.");
+    let detail = detail.to_string();
+    for line in detail.lines().filter(|line| !line.trim().is_empty()).take(DETAIL) {
+        eprintln!("  | {}", line.trim());
+    }
     eprintln!("  needed: DPDK {OLDEST} or newer with its headers, pkg-config, a C compiler, libclang");
-    eprintln!("  Debian, Ubuntu: apt install libdpdk-dev pkg-config gcc libc6-dev clang libclang-dev");
+    eprintln!("  Debian, Ubuntu: apt install libdpdk-dev pkg-config gcc libc6-dev libclang-dev clang");
     eprintln!("  Fedora:         dnf install dpdk-devel pkgconf gcc clang-devel");
     eprintln!("  from source:    set PKG_CONFIG_PATH to the folder of libdpdk.pc");
-    eprintln!("  the crates that do not use DPDK build without it, for example: cargo build -p roce-proto\n");
-    eprintln!("detail: {detail}");
+    eprintln!("  crates that do not use DPDK build without it, for example: cargo build -p roce-proto\n");
     exit(1);
 }
