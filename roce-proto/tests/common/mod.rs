@@ -5,6 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pcap_file::pcap::PcapReader;
+use roce_proto::types::{PKey, Psn, QKey, Qpn};
+use roce_proto::wire::ethernet::MacAddr;
+use roce_proto::wire::frame::{self, Frame, Packet};
+use roce_proto::wire::ud::{IpRoute, Route, Send, Template};
 
 /// Where the captures of Linux Soft-RoCE are.
 pub fn pcaps() -> PathBuf {
@@ -73,4 +77,71 @@ pub fn l3_offset(frame: &[u8]) -> usize {
         at += 4;
     }
     at + 2
+}
+
+/// A route between two neighbours, as the captures have it.
+pub fn route(ipv6: bool) -> Route {
+    let ip = if ipv6 {
+        IpRoute::V6 {
+            src: "fd77::1".parse().expect("address"),
+            dst: "fd77::2".parse().expect("address"),
+            flow_label: 0,
+        }
+    } else {
+        IpRoute::V4 { src: [10, 77, 0, 1].into(), dst: [10, 77, 0, 2].into(), ident: 0 }
+    };
+    Route {
+        src_mac: MacAddr([0x52, 0x54, 0, 0, 0, 1]),
+        dst_mac: MacAddr([0x52, 0x54, 0, 0, 0, 2]),
+        vlan: None,
+        ip,
+        dscp: 26,
+        ecn: 2,
+        hop_limit: 64,
+        src_port: 0xc123,
+    }
+}
+
+/// A datagram for QP 0x11 from QP 0x12.
+pub fn datagram(imm: Option<u32>) -> Send {
+    Send {
+        dst_qpn: Qpn::new(0x11).expect("24 bits"),
+        src_qpn: Qpn::new(0x12).expect("24 bits"),
+        qkey: QKey(0x1111_1111),
+        pkey: PKey::DEFAULT,
+        psn: Psn::new(7).expect("24 bits"),
+        imm,
+        solicited: false,
+    }
+}
+
+/// The frame that the builder makes of them.
+pub fn build(route: &Route, send: &Send, payload: &[u8]) -> Vec<u8> {
+    let template = Template::new(route);
+    let imm = send.imm.is_some();
+    let mut frame = vec![0xaa; template.frame_len(imm, payload.len())];
+    let at = template.header_len(imm);
+    frame[at..at + payload.len()].copy_from_slice(payload);
+    template.emit(send, payload.len(), &mut frame).expect("the exact length");
+    frame
+}
+
+/// Makes the IPv4 header checksum of a frame right again.
+pub fn fix_ipv4_checksum(frame: &mut [u8]) {
+    let at = l3_offset(frame);
+    frame[at + 10..at + 12].fill(0);
+    let mut sum: u32 = frame[at..at + 20].chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    frame[at + 10..at + 12].copy_from_slice(&(!sum as u16).to_be_bytes());
+}
+
+/// The RoCEv2 packet that a frame must hold.
+#[track_caller]
+pub fn roce(frame: &[u8]) -> Packet<'_> {
+    match frame::parse(frame) {
+        Ok(Frame::Roce(packet)) => packet,
+        other => panic!("no RoCEv2 packet but {other:?}"),
+    }
 }
