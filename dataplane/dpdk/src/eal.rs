@@ -113,6 +113,9 @@ impl Eal {
 
     /// The folder that shared drivers are loaded from, or none if they are linked in.
     pub fn driver_dir() -> Option<PathBuf> {
+        if cfg!(feature = "static") {
+            return None;
+        }
         // SAFETY: the shim returns a static string.
         let dir = unsafe { CStr::from_ptr(dpdk_sys::spw_driver_dir()) }.to_string_lossy();
         (!dir.is_empty()).then(|| PathBuf::from(dir.into_owned()))

@@ -5,6 +5,7 @@
 mod common;
 
 use std::env;
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use dpdk::{Burst, Eal, EalConfig, Mempool, Port, PortConfig, PortError, RxQueue, TxQueue, memif_device};
@@ -85,7 +86,11 @@ fn drive() {
 
     sizes(&eal, &pool);
     let copy = common::Copy::new("memif");
-    let mut child = copy.unprivileged("two_processes").env(PEER, &socket).spawn().unwrap();
+    let peer = || copy.unprivileged("two_processes").env(PEER, &socket).spawn().unwrap();
+    killed(peer(), &port, &mut tx, &pool);
+
+    // The port goes on with the next peer.
+    let mut child = peer();
     assert!(port.wait_link(LIMIT).unwrap().up);
     let start = Instant::now();
     let (mut out, mut back) = (Burst::<32>::new(), Burst::<64>::new());
@@ -127,6 +132,24 @@ fn drive() {
     assert!(child.wait().unwrap().success(), "the peer's own checks");
     drop(pool);
     eal.shutdown().unwrap();
+}
+
+/// A peer that dies takes the link down, and nothing of ours with it.
+fn killed(mut child: Child, port: &Port, tx: &mut TxQueue, pool: &Mempool) {
+    assert!(port.wait_link(LIMIT).unwrap().up);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let start = Instant::now();
+    while port.link().unwrap().up {
+        assert!(start.elapsed() < LIMIT, "the link stays up");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut burst = Burst::<32>::new();
+    assert!(pool.alloc_bulk(&mut burst, 32));
+    assert_eq!(tx.tx_burst(&mut burst), 0);
+    assert_eq!(burst.len(), 32, "what is not sent stays with the caller");
+    drop(burst);
+    assert_eq!(pool.in_use(), 0);
 }
 
 /// Both sides must have buffers of the same size, and large enough ones.
