@@ -73,7 +73,7 @@ pub fn icrc_naive(packet: &[u8]) -> u32 {
 /// Where the IP header of a frame starts, by its tags.
 pub fn l3_offset(frame: &[u8]) -> usize {
     let mut at = 12;
-    while matches!((frame[at], frame[at + 1]), (0x81 | 0x91, 0) | (0x88, 0xa8)) {
+    while at + 6 <= frame.len() && matches!((frame[at], frame[at + 1]), (0x81 | 0x91, 0) | (0x88, 0xa8)) {
         at += 4;
     }
     at + 2
