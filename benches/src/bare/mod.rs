@@ -1,0 +1,173 @@
+//! The bare loops: the least code that does the same copies and the same CRC over the same port. They are the limit that
+//! the worker is measured against.
+//!
+//! Each runs as two processes, a receiver (`rx`, `echo`) that waits and a sender (`tx`, `ping`). The side that measures
+//! prints one line of JSON.
+
+mod frame;
+mod latency;
+mod port;
+mod ring;
+mod stream;
+
+use clap::{Args, Subcommand};
+use port::Bare;
+use serde::{Deserialize, Serialize};
+use std::error::Error;
+use std::time::Duration;
+
+/// Longest wait for the peer.
+const PEER: Duration = Duration::from_secs(10);
+
+/// The sides of the bare loops.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Send as fast as the port takes
+    Tx(StreamArgs),
+    /// Count what arrives intact
+    Rx(StreamArgs),
+    /// Answer each message with another
+    Echo(PingArgs),
+    /// Send a message, await the answer, and so on
+    Ping(PingArgs),
+}
+
+/// The port of either side.
+#[derive(Args, Clone)]
+pub struct PortArgs {
+    /// DPDK device, in DPDK's own syntax; the buffer size is added
+    #[arg(long)]
+    pub port: String,
+    /// Port MTU in bytes; both sides must agree
+    #[arg(long, default_value_t = 4200)]
+    pub mtu: u16,
+    /// Processor to pin to
+    #[arg(long)]
+    pub core: Option<usize>,
+    /// Bytes of a message
+    #[arg(short, long, default_value_t = 64)]
+    pub size: usize,
+}
+
+/// Options of `tx` and `rx`.
+#[derive(Args, Clone)]
+pub struct StreamArgs {
+    #[command(flatten)]
+    pub port: PortArgs,
+    /// Message buffers of the sending application
+    #[arg(short, long, default_value_t = 128)]
+    pub tx_depth: usize,
+    /// Message buffers of the receiving application
+    #[arg(short, long, default_value_t = 512)]
+    pub rx_depth: usize,
+    /// Packets at once: 8, 16, 32 or 64
+    #[arg(long, default_value_t = 32)]
+    pub burst: usize,
+    /// Seconds before the measurement
+    #[arg(long, default_value_t = 0.2)]
+    pub warmup: f64,
+    /// Seconds of the measurement
+    #[arg(long, default_value_t = 0.7)]
+    pub seconds: f64,
+}
+
+impl StreamArgs {
+    /// After which a side gives up, whatever the other does.
+    fn limit(&self) -> Duration {
+        PEER + Duration::from_secs_f64(self.warmup + self.seconds)
+    }
+}
+
+/// Options of `echo` and `ping`.
+#[derive(Args, Clone)]
+pub struct PingArgs {
+    #[command(flatten)]
+    pub port: PortArgs,
+    /// Round trips before the measurement
+    #[arg(long, default_value_t = 10_000)]
+    pub warmup: usize,
+    /// Round trips of the measurement
+    #[arg(short = 'n', long, default_value_t = 100_000)]
+    pub iters: usize,
+}
+
+/// What `rx` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StreamResult {
+    /// Messages that arrived intact within the window.
+    pub messages: u64,
+    /// Messages of the whole run that did not.
+    pub broken: u64,
+    /// The window in seconds.
+    pub seconds: f64,
+}
+
+/// What `ping` prints: round-trip times in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PingResult {
+    /// Round trips measured.
+    pub iters: usize,
+    /// The least.
+    pub min_ns: u64,
+    /// The median.
+    pub p50_ns: u64,
+    /// Ninety-nine of a hundred are no longer.
+    pub p99_ns: u64,
+}
+
+/// The line that says that the port is there and the peer may start.
+pub const READY: &str = "READY";
+
+/// Runs one side.
+pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
+    match command {
+        Command::Tx(args) => {
+            let mut bare = open(&args.port)?;
+            bare.wait(PEER)?;
+            let sent = match args.burst {
+                8 => stream::send::<8>(&mut bare, args),
+                16 => stream::send::<16>(&mut bare, args),
+                32 => stream::send::<32>(&mut bare, args),
+                64 => stream::send::<64>(&mut bare, args),
+                other => Err(bad_burst(other)),
+            }?;
+            eprintln!("sent {sent}");
+        }
+        Command::Rx(args) => {
+            let mut bare = open(&args.port)?;
+            println!("{READY}");
+            let result = match args.burst {
+                8 => stream::receive::<8>(&mut bare, args),
+                16 => stream::receive::<16>(&mut bare, args),
+                32 => stream::receive::<32>(&mut bare, args),
+                64 => stream::receive::<64>(&mut bare, args),
+                other => Err(bad_burst(other)),
+            }?;
+            println!("{}", serde_json::to_string(&result)?);
+        }
+        Command::Echo(args) => {
+            let mut bare = open(&args.port)?;
+            println!("{READY}");
+            bare.wait(PEER)?;
+            latency::echo(&mut bare, args)?;
+        }
+        Command::Ping(args) => {
+            let mut bare = open(&args.port)?;
+            bare.wait(PEER)?;
+            println!("{}", serde_json::to_string(&latency::ping(&mut bare, args)?)?);
+        }
+    }
+    Ok(())
+}
+
+fn open(args: &PortArgs) -> Result<Bare, Box<dyn Error>> {
+    // The MTU counts from the IP header on.
+    if args.size + frame::OVERHEAD - 14 > usize::from(args.mtu) {
+        return Err(format!("messages of {} bytes do not fit an MTU of {}", args.size, args.mtu).into());
+    }
+    Bare::open(&args.port, args.mtu, args.core)
+}
+
+fn bad_burst(burst: usize) -> Box<dyn Error> {
+    format!("bursts of {burst} are not built in: 8, 16, 32 or 64").into()
+}

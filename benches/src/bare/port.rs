@@ -1,0 +1,69 @@
+//! A port opened as the worker opens its own, without the worker.
+
+use dpdk::{Eal, EalConfig, Mempool, Port, PortConfig, RxQueue, TxQueue, memif_device};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use std::error::Error;
+use std::time::Duration;
+
+/// Receive and transmit descriptors, and packet buffers beyond them: what the worker's port takes too.
+const DESCRIPTORS: u16 = 1024;
+const SPARE_BUFFERS: u32 = 2048;
+const CACHE: u32 = 512;
+
+/// One receive and one transmit queue with their buffers.
+pub struct Bare {
+    pub rx: RxQueue,
+    pub tx: TxQueue,
+    pub pool: Mempool,
+    pub port: Port,
+}
+
+/// Pins the calling thread to one processor.
+pub fn pin(core: usize) -> Result<(), Box<dyn Error>> {
+    let mut set = CpuSet::new();
+    if core >= CpuSet::MAX_CPU {
+        return Err(format!("there is no processor {core}").into());
+    }
+    set.set(core);
+    sched_setaffinity(None, &set).map_err(|e| format!("pinning to processor {core}: {e}"))?;
+    Ok(())
+}
+
+impl Bare {
+    /// Starts DPDK and opens the device. The calling thread is pinned to `core` afterwards, so that DPDK's own threads
+    /// may run elsewhere.
+    pub fn open(device: &str, mtu: u16, core: Option<usize>) -> Result<Bare, Box<dyn Error>> {
+        let device = memif_device(device, mtu);
+        let config =
+            EalConfig { program: "spraywire-benches".into(), vdevs: vec![device], ..EalConfig::default() };
+        let eal = Eal::init(&config)?;
+        let found = eal.require_ports()?.into_iter().next().ok_or("DPDK found no port")?;
+        let room = Mempool::data_room_for_mtu(mtu).ok_or("no packet buffer can hold that MTU")?;
+        let count = 2 * u32::from(DESCRIPTORS) + SPARE_BUFFERS + 2 * CACHE;
+        let pool = Mempool::new(&eal, "bare", count, CACHE, room, found.socket)?;
+        let config = PortConfig {
+            rx_desc: DESCRIPTORS,
+            tx_desc: DESCRIPTORS,
+            mtu: Some(mtu),
+            promiscuous: true,
+            ..PortConfig::default()
+        };
+        let (port, rx, tx) = Port::start(&eal, found.id, &config, std::slice::from_ref(&pool))?;
+        let (Some(rx), Some(tx)) = (rx.into_iter().next(), tx.into_iter().next()) else {
+            return Err("the port has no queue".into());
+        };
+        core.map_or(Ok(()), pin)?;
+        Ok(Bare { rx, tx, pool, port })
+    }
+
+    /// Waits for the peer.
+    pub fn wait(&self, limit: Duration) -> Result<(), Box<dyn Error>> {
+        self.port.wait_link(limit)?;
+        Ok(())
+    }
+
+    /// Whether the peer is still there.
+    pub fn link_up(&self) -> bool {
+        self.port.link().is_ok_and(|link| link.up)
+    }
+}
