@@ -16,6 +16,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_strerror",
     "rte_thread_register",
     "rte_thread_unregister",
+    "rte_eal_alarm_set",
     "rte_dev_probe",
     "rte_dev_remove",
     "rte_dev_name",
@@ -86,6 +87,7 @@ const VARIABLES: &[&str] =
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=src/shim.c");
+    println!("cargo:rerun-if-changed=src/hook.c");
     println!("cargo:rerun-if-changed=src/shim.h");
 
     let linked_in = env::var_os("CARGO_FEATURE_STATIC").is_some();
@@ -129,7 +131,12 @@ fn cflags() -> Vec<String> {
 
 fn compile_shim(dpdk: &pkg_config::Library, flags: &[String]) {
     let mut build = cc::Build::new();
-    build.file("src/shim.c").includes(&dpdk.include_paths).warnings(true).extra_warnings(false).opt_level(3);
+    build
+        .files(["src/shim.c", "src/hook.c"])
+        .includes(&dpdk.include_paths)
+        .warnings(true)
+        .extra_warnings(false)
+        .opt_level(3);
     // DPDK's inline functions need the instruction set that the library was built for. It stays in the shim: Rust code
     // keeps the target's baseline.
     let mut flags = flags.iter();

@@ -13,6 +13,7 @@
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_lcore.h>
+#include <rte_alarm.h>
 #include <rte_bus.h>
 #include <rte_dev.h>
 #include <rte_ether.h>
@@ -85,6 +86,10 @@ uint32_t spw_pool_size(const struct rte_mempool *pool);
 int spw_link_get(uint16_t port, struct spw_link *out);
 /* Name of the bus that a device sits on, for example "vdev" or "pci". */
 const char *spw_bus_name(const struct rte_device *dev);
+
+/* From now on, before is called each time that the driver of a started port is about to unmap memory, on the thread that
+ * does it: 0, or a negative errno if the driver's call could not be found. */
+int spw_hook_unmap(uint16_t port, void (*before)(void));
 
 /* DPDK's log, a piece at a time. level is 1 (emergency) to 8 (debug), as in rte_log.h. */
 typedef void (*spw_log_fn)(uint32_t level, const char *text, size_t len);

@@ -12,7 +12,7 @@ use crate::error::{EalError, PortError};
 use crate::info::{self, PortId, PortInfo};
 use crate::mempool::Pools;
 use crate::port::driver_error;
-use crate::{hint, log};
+use crate::{control, hint, log};
 
 /// Whether `rte_eal_init` was ever called. It cannot be called again, not even after it failed or was cleaned up.
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -216,9 +216,12 @@ impl Eal {
         if ports.started.contains(&id) {
             return Err(PortError::Busy(id));
         }
-        let device = info::device(id)?;
-        // SAFETY: `device` was just read from the port, which is stopped, and the lock keeps others from removing it.
-        let ret = unsafe { dpdk_sys::rte_dev_remove(device) };
+        info::device(id)?;
+        let ret = on_its_thread(id, move || match info::device(id) {
+            // SAFETY: the device was just read from the port, which is stopped, and the lock keeps others from removing it.
+            Ok(device) => unsafe { dpdk_sys::rte_dev_remove(device) },
+            Err(_) => -libc::ENODEV,
+        });
         if ret != 0 {
             return Err(driver_error(id, "removal", ret));
         }
@@ -259,7 +262,7 @@ impl Eal {
             Arc::try_unwrap(self.0).map_err(|shared| EalError::InUse(Arc::strong_count(&shared) - 1))?;
         for id in info::ids().collect::<Vec<_>>() {
             // SAFETY: no handle is left, so nothing uses the port; each was stopped by its last owner.
-            let ret = unsafe { dpdk_sys::rte_eth_dev_close(id.0) };
+            let ret = on_its_thread(id, move || unsafe { dpdk_sys::rte_eth_dev_close(id.0) });
             if ret != 0 {
                 tracing::warn!(port = %id, error = -ret, "the port did not close");
             }
@@ -296,6 +299,15 @@ impl Eal {
 
     pub(crate) fn release(&self, id: PortId) {
         lock(&self.0.ports).started.retain(|started| *started != id);
+    }
+}
+
+/// Takes a port down on the thread that its driver needs for that; see [`crate::control`].
+fn on_its_thread(id: PortId, work: impl FnOnce() -> i32 + Send + 'static) -> i32 {
+    if info::read(id).is_ok_and(|info| info::traits(&info.driver).unmaps) {
+        control::run(work)
+    } else {
+        work()
     }
 }
 

@@ -122,21 +122,23 @@ impl PortInfo {
 const ETHERNET_MTU: u16 = 1500;
 
 /// What some drivers do and do not say of themselves.
-struct Traits {
+pub(crate) struct Traits {
     /// Frames of any length pass, and setting an MTU is refused.
     any_mtu: bool,
     /// Long frames arrive as chains whether or not the port was told to spread them.
     chains: bool,
+    /// Memory is taken away on the control thread while others poll; see [`crate::control`].
+    pub(crate) unmaps: bool,
     /// Chained mbufs are sent wrongly, though the driver says that it can; see [`crate::memif`].
     breaks_chains: bool,
 }
 
-fn traits(driver: &str) -> Traits {
+pub(crate) fn traits(driver: &str) -> Traits {
     match driver {
-        "net_memif" => Traits { any_mtu: true, chains: true, breaks_chains: true },
-        "net_ring" => Traits { any_mtu: true, chains: true, breaks_chains: false },
-        "net_null" => Traits { any_mtu: true, chains: false, breaks_chains: false },
-        _ => Traits { any_mtu: false, chains: false, breaks_chains: false },
+        "net_memif" => Traits { any_mtu: true, chains: true, unmaps: true, breaks_chains: true },
+        "net_ring" => Traits { any_mtu: true, chains: true, unmaps: false, breaks_chains: false },
+        "net_null" => Traits { any_mtu: true, chains: false, unmaps: false, breaks_chains: false },
+        _ => Traits { any_mtu: false, chains: false, unmaps: false, breaks_chains: false },
     }
 }
 

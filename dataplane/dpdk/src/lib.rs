@@ -15,6 +15,7 @@
 
 mod args;
 mod burst;
+mod control;
 mod eal;
 mod error;
 mod hint;

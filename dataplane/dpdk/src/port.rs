@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use dpdk_sys::rte_eth_conf;
 
+use crate::control::{self, Mark};
 use crate::eal::Eal;
 use crate::error::PortError;
 use crate::info::{self, Link, Mac, PortId, PortInfo};
@@ -70,6 +71,8 @@ pub(crate) struct Started {
     id: PortId,
     mtu: u16,
     mac: Mac,
+    /// See [`crate::control`].
+    unmaps: bool,
     /// The device receives into these.
     _pools: Vec<Mempool>,
 }
@@ -77,6 +80,11 @@ pub(crate) struct Started {
 impl Started {
     pub(crate) fn id(&self) -> PortId {
         self.id
+    }
+
+    /// A mark for a new queue, if its polls must be waited for.
+    pub(crate) fn mark(&self) -> Option<Mark> {
+        self.unmaps.then(Mark::new)
     }
 }
 
@@ -92,8 +100,10 @@ impl fmt::Debug for Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
+        let id = self.id.index();
         // SAFETY: the last queue is gone, so nothing polls the port.
-        let ret = unsafe { dpdk_sys::rte_eth_dev_stop(self.id.0) };
+        let stop = move || unsafe { dpdk_sys::rte_eth_dev_stop(id) };
+        let ret = if self.unmaps { control::run(stop) } else { stop() };
         if ret != 0 {
             tracing::warn!(port = %self.id, error = -ret, "the port did not stop");
         }
@@ -141,7 +151,14 @@ impl Port {
             eal.release(id);
             return Err(error);
         }
-        let started = Arc::new(Started { eal: eal.clone(), id, mtu, mac: info.mac, _pools: pools.to_vec() });
+        let started = Arc::new(Started {
+            eal: eal.clone(),
+            id,
+            mtu,
+            mac: info.mac,
+            unmaps: info::traits(&info.driver).unmaps,
+            _pools: pools.to_vec(),
+        });
         let rx = (0..config.rx_queues).map(|queue| RxQueue::new(&started, queue)).collect();
         let tx = (0..config.tx_queues).map(|queue| TxQueue::new(&started, queue)).collect();
         Ok((Port { started }, rx, tx))
@@ -317,6 +334,9 @@ fn bring_up(
         return Err(PortError::NoPeer { port: id, said: log::errors() });
     }
     check("start", ret)?;
+    if info::traits(&info.driver).unmaps {
+        control::guard(id);
+    }
     filters(id, config);
     Ok(())
 }

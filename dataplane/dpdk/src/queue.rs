@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use crate::burst::Burst;
+use crate::control::Mark;
 use crate::info::PortId;
 use crate::port::Started;
 
@@ -14,6 +15,8 @@ pub struct RxQueue {
     queue: u16,
     /// Keeps the port started, and with it the pool that packets are received into.
     started: Arc<Started>,
+    /// For drivers that take memory away while it is polled.
+    mark: Option<Mark>,
     /// Not Sync: a queue belongs to whoever polls it.
     alone: PhantomData<Cell<()>>,
 }
@@ -23,12 +26,19 @@ pub struct TxQueue {
     port: u16,
     queue: u16,
     started: Arc<Started>,
+    mark: Option<Mark>,
     alone: PhantomData<Cell<()>>,
 }
 
 impl RxQueue {
     pub(crate) fn new(started: &Arc<Started>, queue: u16) -> RxQueue {
-        RxQueue { port: started.id().0, queue, started: started.clone(), alone: PhantomData }
+        RxQueue {
+            port: started.id().0,
+            queue,
+            started: started.clone(),
+            mark: started.mark(),
+            alone: PhantomData,
+        }
     }
 
     /// Adds to `burst` the packets that wait, as many as it has room for, and returns how many came. Drivers work in
@@ -38,7 +48,11 @@ impl RxQueue {
         let (slots, room) = burst.spare();
         // SAFETY: the port is started as long as this queue exists, the queue was set up and nobody else polls it;
         // `slots` has `room` entries, which fit 16 bits.
-        let n = unsafe { dpdk_sys::spw_rx_burst(self.port, self.queue, slots, room as u16) } as usize;
+        let poll = || unsafe { dpdk_sys::spw_rx_burst(self.port, self.queue, slots, room as u16) } as usize;
+        let n = match &self.mark {
+            None => poll(),
+            Some(mark) => mark.busy().during(poll),
+        };
         // SAFETY: the driver filled the first `n` slots with packets that it has let go of.
         unsafe { burst.add_len(n.min(room)) };
         n.min(room)
@@ -57,7 +71,13 @@ impl RxQueue {
 
 impl TxQueue {
     pub(crate) fn new(started: &Arc<Started>, queue: u16) -> TxQueue {
-        TxQueue { port: started.id().0, queue, started: started.clone(), alone: PhantomData }
+        TxQueue {
+            port: started.id().0,
+            queue,
+            started: started.clone(),
+            mark: started.mark(),
+            alone: PhantomData,
+        }
     }
 
     /// Gives the packets of `burst` to the driver, from the front, and returns how many it took. The others stay in the
@@ -68,10 +88,15 @@ impl TxQueue {
         if offered == 0 {
             return 0;
         }
+        let front = burst.front();
         // SAFETY: the port is started as long as this queue exists, the queue was set up and nobody else uses it;
         // the burst owns the `offered` packets at its front, and the number fits 16 bits.
-        let sent =
-            unsafe { dpdk_sys::spw_tx_burst(self.port, self.queue, burst.front(), offered as u16) } as usize;
+        let send =
+            || unsafe { dpdk_sys::spw_tx_burst(self.port, self.queue, front, offered as u16) } as usize;
+        let sent = match &self.mark {
+            None => send(),
+            Some(mark) => mark.busy().during(send),
+        };
         burst.take_front(sent);
         sent
     }

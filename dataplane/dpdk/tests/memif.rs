@@ -87,11 +87,14 @@ fn drive() {
     sizes(&eal, &pool);
     let copy = common::Copy::new("memif");
     let peer = || copy.unprivileged("two_processes").env(PEER, &socket).spawn().unwrap();
-    killed(peer(), &port, &mut tx, &pool);
+    for _ in 0..15 {
+        killed(peer(), &port, &mut rx, &mut tx, &pool);
+    }
 
     // The port goes on with the next peer.
     let mut child = peer();
     assert!(port.wait_link(LIMIT).unwrap().up);
+    port.reset_stats().unwrap();
     let start = Instant::now();
     let (mut out, mut back) = (Burst::<32>::new(), Burst::<64>::new());
     let (mut made, mut sent, mut returned) = (0u32, 0, 0u32);
@@ -134,21 +137,36 @@ fn drive() {
     eal.shutdown().unwrap();
 }
 
-/// A peer that dies takes the link down, and nothing of ours with it.
-fn killed(mut child: Child, port: &Port, tx: &mut TxQueue, pool: &Mempool) {
+/// A peer that dies in the middle of traffic takes the link down, and nothing of ours with it.
+fn killed(mut child: Child, port: &Port, rx: &mut RxQueue, tx: &mut TxQueue, pool: &Mempool) {
     assert!(port.wait_link(LIMIT).unwrap().up);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let (mut out, mut back) = (Burst::<32>::new(), Burst::<32>::new());
     let start = Instant::now();
+    let mut killed = false;
     while port.link().unwrap().up {
         assert!(start.elapsed() < LIMIT, "the link stays up");
-        std::thread::sleep(Duration::from_millis(1));
+        // Nearly all the time goes into polling, so that the end comes during a poll.
+        for _ in 0..500 {
+            if out.is_empty() && pool.alloc_bulk(&mut out, 32) {
+                for packet in &mut out {
+                    packet.append(1000).unwrap();
+                }
+            }
+            tx.tx_burst(&mut out);
+            rx.rx_burst(&mut back);
+            back.clear();
+        }
+        if !killed && start.elapsed() > Duration::from_millis(10) {
+            child.kill().unwrap();
+            killed = true;
+        }
     }
-    let mut burst = Burst::<32>::new();
-    assert!(pool.alloc_bulk(&mut burst, 32));
-    assert_eq!(tx.tx_burst(&mut burst), 0);
-    assert_eq!(burst.len(), 32, "what is not sent stays with the caller");
-    drop(burst);
+    child.wait().unwrap();
+    out.clear();
+    assert!(pool.alloc_bulk(&mut out, 32));
+    assert_eq!((tx.tx_burst(&mut out), rx.rx_burst(&mut back)), (0, 0));
+    assert_eq!(out.len(), 32, "what is not sent stays with the caller");
+    drop(out);
     assert_eq!(pool.in_use(), 0);
 }
 
