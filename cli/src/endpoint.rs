@@ -1,0 +1,330 @@
+//! From the port arguments to an open port, and to a worker over it.
+
+use crate::args::{EndpointArgs, NeighbourArg, PortSpec};
+use crate::error::Error;
+use crate::signal::Stop;
+use dataplane::buffer::Buffer;
+use dataplane::capture::Capture;
+use dataplane::idle::{IdlePolicy, allowed_cores, pin_current_thread};
+use dataplane::io::PortIo;
+use dataplane::io::dpdk::{DpdkPort, DpdkPortConfig, OpenError};
+use dataplane::worker::{PortConfig, Worker, WorkerConfig};
+use dpdk::{Eal, EalConfig, LogLevel, PortError};
+use roce_proto::types::Mtu;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+/// MTU of a memif port for which none was asked: the largest IB MTU and 104 bytes. The headers of an IPv6 packet with an
+/// immediate take 76; Linux' Soft-RoCE wants 80.
+pub const MEMIF_MTU: u16 = 4200;
+
+/// The addresses of a pair without `--ip`: of the block that RFC 5737 sets aside for documentation, so that they are
+/// nobody's.
+pub const SERVER_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+/// The client's address without `--ip`.
+pub const CLIENT_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
+
+/// Which side of a pair this is. It only matters where `--port` or `--ip` are not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Waits for the other: the memif server.
+    Server,
+    /// Goes to the other: the memif client.
+    Client,
+}
+
+/// How an endpoint is opened, apart from its arguments.
+#[derive(Clone, Debug)]
+pub struct OpenConfig {
+    /// The side.
+    pub role: Role,
+    /// The IB MTU asked for; `None` takes the largest that fits the port.
+    pub ib_mtu: Option<Mtu>,
+    /// Number of `-v`.
+    pub verbosity: u8,
+    /// How long a memif client tries to reach its server.
+    pub peer_wait: Duration,
+    /// How long the link may take to come up. A memif server's link comes up when the client connects.
+    pub link_wait: Option<Duration>,
+}
+
+impl OpenConfig {
+    /// A side with the largest IB MTU; a client tries for ten seconds.
+    pub fn new(role: Role, verbosity: u8) -> OpenConfig {
+        OpenConfig { role, ib_mtu: None, verbosity, peer_wait: Duration::from_secs(10), link_wait: None }
+    }
+}
+
+/// An open port with what belongs to it; [`Endpoint::into_worker`] makes it run.
+pub struct Endpoint {
+    /// DPDK.
+    pub eal: Eal,
+    /// The port.
+    pub port: DpdkPort,
+    /// How the worker is to use the port.
+    pub config: PortConfig,
+    /// The file of `--pcap`.
+    pub capture: Option<Capture>,
+    neighbours: Vec<NeighbourArg>,
+    idle: IdlePolicy,
+    cores: Vec<usize>,
+}
+
+/// What outlives a worker: closed in order when the worker is gone.
+pub struct Environment {
+    /// DPDK.
+    pub eal: Eal,
+    capture: Option<Capture>,
+}
+
+impl Environment {
+    /// Completes the capture and shuts DPDK down. The worker, its port and their buffers must be gone. What DPDK has to
+    /// say is only logged: nothing depends on it any more.
+    pub fn close(self) {
+        drop(self.capture);
+        if let Err(e) = self.eal.shutdown() {
+            tracing::debug!("{e}");
+        }
+    }
+}
+
+impl Endpoint {
+    /// Starts DPDK and opens the port. Once per process.
+    ///
+    /// # Errors
+    /// Whatever DPDK, the driver or the arguments do not allow, with what to do about it; [`Error::interrupted`] if `stop`
+    /// is requested while the other side is waited for.
+    pub fn open(args: &EndpointArgs, config: &OpenConfig, stop: &Stop) -> Result<Endpoint, Error> {
+        warn_of_few_cores();
+        let addrs = addresses(args, config.role)?;
+        let plan = Plan::of(args, config.role);
+        // Before anything is started: a file that cannot be written should not cost a wait for the other side.
+        let capture = match &args.pcap {
+            Some(path) => Some(
+                Capture::create(path)
+                    .map_err(|e| Error::usage(format_args!("cannot write {}: {e}", path.display())))?,
+            ),
+            None => None,
+        };
+        let eal = Eal::init(&plan.eal(args, config.verbosity)).map_err(Error::usage)?;
+        tracing::info!("{} started with {}", Eal::version(), eal.args()[1..].join(" "));
+        let mut port_config = DpdkPortConfig::new(&plan.selector);
+        port_config.mtu = plan.mtu;
+        let port = connect(&eal, &port_config, config, stop)?;
+        if let Some(limit) = config.link_wait {
+            port.wait_link(limit).map_err(Error::usage)?;
+        }
+        let info = port.info();
+        tracing::info!(
+            "port {} ({}) has MAC address {}, MTU {} and the addresses {addrs:?}",
+            info.name,
+            info.driver,
+            info.mac,
+            info.mtu
+        );
+        Ok(Endpoint {
+            eal,
+            port,
+            config: PortConfig { addrs, pkeys: vec![args.pkey], ib_mtu: config.ib_mtu },
+            capture,
+            neighbours: args.neighbour.clone(),
+            idle: args.idle.policy(),
+            cores: args.cores.clone().unwrap_or_default().0,
+        })
+    }
+
+    /// The idle policy asked for.
+    pub fn idle(&self) -> IdlePolicy {
+        self.idle
+    }
+
+    /// The core for the polling thread number `index`; `None` leaves it to the system.
+    pub fn core(&self, index: usize) -> Option<usize> {
+        self.cores.get(index).copied()
+    }
+
+    /// Pins the calling thread to the first core of `--cores`, if there are any.
+    ///
+    /// # Errors
+    /// A core that does not exist or may not be used.
+    pub fn pin(&self) -> Result<(), Error> {
+        match self.core(0) {
+            Some(core) => pin_current_thread(core).map_err(Error::usage),
+            None => Ok(()),
+        }
+    }
+
+    /// The worker of this port, with its static neighbours and its capture, and what to close after it.
+    ///
+    /// # Errors
+    /// An MTU or addresses that cannot be.
+    pub fn into_worker<B: Buffer>(
+        self,
+        config: &WorkerConfig,
+    ) -> Result<(Worker<DpdkPort, B>, Environment), Error> {
+        let mut worker = Worker::new(config, vec![(self.port, self.config)]).map_err(Error::usage)?;
+        for NeighbourArg { ip, mac } in self.neighbours {
+            worker.add_neighbour(0, ip, mac).map_err(Error::usage)?;
+        }
+        worker.set_capture(self.capture.clone());
+        Ok((worker, Environment { eal: self.eal, capture: self.capture }))
+    }
+}
+
+/// Opens the port; a memif client whose server is not there yet tries again until `peer_wait` is over.
+fn connect(eal: &Eal, port: &DpdkPortConfig, config: &OpenConfig, stop: &Stop) -> Result<DpdkPort, Error> {
+    let start = Instant::now();
+    let mut said = false;
+    loop {
+        match DpdkPort::open(eal, port) {
+            Ok(port) => return Ok(port),
+            Err(OpenError::Port(PortError::NoPeer { .. })) if start.elapsed() < config.peer_wait => {
+                if !said {
+                    tracing::info!("no memif server yet; trying for {:?}", config.peer_wait);
+                    said = true;
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Err(e) => return Err(Error::usage(e)),
+        }
+        if stop.requested() {
+            return Err(Error::interrupted());
+        }
+    }
+}
+
+/// The port's addresses: those given, or a pair's own where DPDK was left to choose the port too.
+fn addresses(args: &EndpointArgs, role: Role) -> Result<Vec<IpAddr>, Error> {
+    let given = args.addrs();
+    match (&args.port, given.is_empty()) {
+        (_, false) => Ok(given),
+        (None, true) => Ok(vec![match role {
+            Role::Server => SERVER_IP,
+            Role::Client => CLIENT_IP,
+        }]),
+        (Some(port), true) => Err(Error::usage(format_args!("the port {port} has no IP address"))
+            .hint("give it one of your network that nobody else has: --ip 192.0.2.1")),
+    }
+}
+
+/// Poll loops want a core each.
+fn warn_of_few_cores() {
+    let cores = allowed_cores().len();
+    if cores <= 2 {
+        let s = if cores == 1 { "" } else { "s" };
+        tracing::warn!("only {cores} core{s}: both sides and everything else here share them, and figures will vary");
+    }
+}
+
+/// What DPDK is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Plan {
+    vdevs: Vec<String>,
+    allow: Vec<String>,
+    selector: String,
+    mtu: Option<u16>,
+}
+
+impl Plan {
+    fn of(args: &EndpointArgs, role: Role) -> Plan {
+        let default;
+        let spec = match &args.port {
+            Some(spec) => spec,
+            None => {
+                default = PortSpec::Vdev(default_device(role, rustix::process::getuid().as_raw()));
+                &default
+            }
+        };
+        let mut plan = Plan { selector: spec.selector().to_owned(), mtu: args.mtu, ..Plan::default() };
+        match spec {
+            PortSpec::Vdev(device) => {
+                // Frames must fit one buffer of the shared memory, whose size both sides must agree on: it follows from
+                // the MTU unless the user takes it into his own hands.
+                let is_memif = device.starts_with("net_memif");
+                if is_memif && plan.mtu.is_none() && !device.contains(",bsize=") {
+                    plan.mtu = Some(MEMIF_MTU);
+                }
+                let mtu = plan.mtu.unwrap_or(MEMIF_MTU);
+                plan.vdevs.push(dpdk::memif_device(device, mtu));
+            }
+            PortSpec::Pci(device) => plan.allow.push(device.clone()),
+            PortSpec::Existing(_) => {}
+        }
+        plan
+    }
+
+    fn eal(&self, args: &EndpointArgs, verbosity: u8) -> EalConfig {
+        EalConfig {
+            program: "spraywire".to_owned(),
+            cores: args.cores.clone().map(|c| c.0),
+            vdevs: self.vdevs.clone(),
+            allow: self.allow.clone(),
+            extra: args.eal.clone().unwrap_or_default().0,
+            log_level: match verbosity {
+                0 | 1 => None,
+                2 => Some(LogLevel::Info),
+                _ => Some(LogLevel::Debug),
+            },
+            ..EalConfig::default()
+        }
+    }
+}
+
+/// The port without `--port`: shared memory between two processes of one user, who meet at an abstract socket (one that
+/// leaves no file).
+fn default_device(role: Role, uid: u32) -> String {
+    let role = match role {
+        Role::Server => "server",
+        Role::Client => "client",
+    };
+    format!("net_memif0,role={role},id=0,socket=spraywire-{uid}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: EndpointArgs,
+    }
+
+    fn args(line: &str) -> EndpointArgs {
+        Line::parse_from(std::iter::once("x").chain(line.split_whitespace())).args
+    }
+
+    #[test]
+    fn nothing_given_is_a_memif_pair() {
+        let plan = Plan::of(&args(""), Role::Server);
+        assert_eq!(plan.selector, "net_memif0");
+        assert_eq!(plan.mtu, Some(4200));
+        let device = default_device(Role::Client, 1000);
+        assert_eq!(device, "net_memif0,role=client,id=0,socket=spraywire-1000");
+        assert!(plan.vdevs[0].starts_with("net_memif0,role=server,id=0,socket=spraywire-"), "{plan:?}");
+        assert!(plan.vdevs[0].contains(",bsize=4288"), "{plan:?}");
+        assert_eq!(addresses(&args(""), Role::Server).unwrap(), [SERVER_IP]);
+        assert_eq!(addresses(&args("--ip fd77::1 --ip 10.0.0.1/24"), Role::Client).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn each_kind_of_port_goes_its_way() {
+        let plan = Plan::of(&args("--port 0000:01:00.0,a=b --mtu 1500"), Role::Server);
+        assert_eq!((plan.allow, plan.vdevs), (vec!["0000:01:00.0,a=b".to_owned()], vec![]));
+        assert_eq!((plan.selector.as_str(), plan.mtu), ("0000:01:00.0", Some(1500)));
+        let plan = Plan::of(&args("--port net_af_packet0,iface=veth0"), Role::Server);
+        assert_eq!((plan.vdevs, plan.mtu), (vec!["net_af_packet0,iface=veth0".to_owned()], None));
+        let plan = Plan::of(&args("--port net_memif3,role=client,bsize=9216"), Role::Server);
+        assert_eq!((plan.vdevs, plan.mtu), (vec!["net_memif3,role=client,bsize=9216".to_owned()], None));
+        let plan = Plan::of(&args("--port 52:54:00:12:34:56 --eal --vdev=net_null0"), Role::Server);
+        assert_eq!((plan.vdevs.len(), plan.allow.len()), (0, 0));
+        assert_eq!(plan.selector, "52:54:00:12:34:56");
+    }
+
+    #[test]
+    fn a_port_of_ones_own_needs_an_address() {
+        let error = addresses(&args("--port net_null0"), Role::Server).unwrap_err();
+        assert!(error.to_string().contains("--ip"), "{error}");
+    }
+}
