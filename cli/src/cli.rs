@@ -34,6 +34,12 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    /// Measure throughput between two endpoints
+    #[cfg(feature = "dpdk")]
+    Bw(cmd::bw::BwArgs),
+    /// Measure latency between two endpoints
+    #[cfg(feature = "dpdk")]
+    Lat(cmd::lat::LatArgs),
     /// Decode the RoCEv2 packets of capture files and check the ICRC of each
     Inspect(cmd::inspect::InspectArgs),
 }
@@ -60,6 +66,10 @@ pub fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<Exit, Error> {
     match &cli.command {
+        #[cfg(feature = "dpdk")]
+        Command::Bw(args) => cmd::bw::run(args, cli.verbose),
+        #[cfg(feature = "dpdk")]
+        Command::Lat(args) => cmd::lat::run(args, cli.verbose),
         Command::Inspect(args) => cmd::inspect::run(args, cli.verbose),
     }
 }

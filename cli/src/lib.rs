@@ -11,10 +11,14 @@ pub mod args;
 pub mod capture;
 pub mod cli;
 pub mod cmd;
+#[cfg(feature = "dpdk")]
+pub mod endpoint;
 pub mod error;
 pub mod logging;
+pub mod rendezvous;
 pub mod report;
 pub mod signal;
+pub mod traffic;
 pub mod units;
 
 pub use cli::main;

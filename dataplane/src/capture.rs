@@ -7,7 +7,7 @@ use pcap_file::DataLink;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,7 +19,26 @@ const SNAPLEN: u32 = 65_535;
 #[derive(Clone)]
 pub struct Capture {
     // A lock is taken only where a capture was asked for; nobody measures through one.
-    writer: Arc<Mutex<PcapWriter<BufWriter<File>>>>,
+    writer: Arc<Mutex<PcapWriter<Sink>>>,
+    sink: Sink,
+}
+
+/// The file below the pcap writer, which has no flush of its own.
+#[derive(Clone)]
+struct Sink(Arc<Mutex<BufWriter<File>>>);
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().map_err(|_| poisoned())?.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.lock().map_err(|_| poisoned())?.flush()
+    }
+}
+
+fn poisoned() -> std::io::Error {
+    std::io::Error::other("a thread that wrote the capture panicked")
 }
 
 impl std::fmt::Debug for Capture {
@@ -32,9 +51,14 @@ impl Capture {
     /// Creates (or empties) the file and writes its header.
     pub fn create(path: &Path) -> std::io::Result<Capture> {
         let header = PcapHeader { snaplen: SNAPLEN, datalink: DataLink::ETHERNET, ..PcapHeader::default() };
-        let writer = PcapWriter::with_header(BufWriter::with_capacity(1 << 18, File::create(path)?), header)
-            .map_err(std::io::Error::other)?;
-        Ok(Capture { writer: Arc::new(Mutex::new(writer)) })
+        let sink = Sink(Arc::new(Mutex::new(BufWriter::with_capacity(1 << 18, File::create(path)?))));
+        let writer = PcapWriter::with_header(sink.clone(), header).map_err(std::io::Error::other)?;
+        Ok(Capture { writer: Arc::new(Mutex::new(writer)), sink })
+    }
+
+    /// Hands everything written so far to the system.
+    pub fn flush(&self) -> std::io::Result<()> {
+        self.sink.clone().flush()
     }
 
     /// Writes one frame. A frame that cannot be written is lost from the file and said so in the log, once.
@@ -64,7 +88,7 @@ mod tests {
         for frame in &frames {
             capture.frame(frame);
         }
-        drop(capture);
+        capture.flush().unwrap();
         let mut reader = PcapReader::new(File::open(&path).unwrap()).unwrap();
         assert_eq!(reader.header().datalink, DataLink::ETHERNET);
         for want in &frames {

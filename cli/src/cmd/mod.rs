@@ -1,3 +1,9 @@
 //! The subcommands: one module each, with its arguments and a function that returns an error instead of exiting.
 
+#[cfg(feature = "dpdk")]
+pub mod bw;
 pub mod inspect;
+#[cfg(feature = "dpdk")]
+pub mod lat;
+#[cfg(feature = "dpdk")]
+pub mod measure;

@@ -104,9 +104,12 @@ impl Control {
         if !self.routes.contains_key(&ip) {
             if self.routes.len() >= MAX_PEERS {
                 let gone: Vec<AhKey> = self.routes.drain().map(|(_, route)| route.ah).collect();
-                drive
-                    .with_worker(move |w| gone.into_iter().for_each(|ah| drop(w.destroy_ah(ah))))
-                    .map_err(Error::failed)?;
+                let forget = drive.with_worker(move |w| {
+                    for ah in gone {
+                        w.destroy_ah(ah);
+                    }
+                });
+                forget.map_err(Error::failed)?;
             }
             let now = drive.now();
             let ah = drive

@@ -47,8 +47,7 @@ impl Pinger {
         }
         let started = drive.now();
         let message = std::mem::take(&mut self.message);
-        let message = post(drive, flow, self.ah, self.peer, message)?;
-        let mut message = message;
+        let mut message = post(drive, flow, self.ah, self.peer, message)?;
         self.sent += 1;
         loop {
             while let Some(done) = drive.complete() {

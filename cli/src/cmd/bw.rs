@@ -1,0 +1,337 @@
+//! `spraywire bw`: throughput, with the habits of perftest.
+
+use super::measure::{
+    Job, MeasureArgs, Progress, direction, drops_text, goodput_of, rate_of, resolve, run_client, with_bench,
+};
+use crate::error::{Error, Exit};
+use crate::rendezvous::message::{TestKind, TestSpec};
+use crate::report::numbers::Si;
+use crate::report::table::Align::{Left, Right};
+use crate::report::{Document, Out, Table};
+use crate::signal;
+use crate::traffic::drive::Drive;
+use crate::traffic::session::{Bench, Serve, TestResult, Watch, check_spec};
+use crate::units::{self, Rate};
+use clap::Args;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::net::IpAddr;
+use std::time::Duration;
+
+const AFTER: &str = "\
+The same command runs on both sides: first without HOST (the server, which waits), then with it. The two find each other
+over the port itself, by UD messages. What the client asks for governs both sides.
+
+Rates are those of receiver completions. A message is one UD packet, so nothing larger than the IB MTU can be sent; packets
+that find no posted receive are dropped and counted, as UD does.
+
+Examples:
+  spraywire bw                                    the server: a net_memif port, address 192.0.2.1
+  spraywire bw 192.0.2.1                          the client on the same machine: 2 seconds of messages of the MTU
+  spraywire bw 192.0.2.1 -a                       all sizes: 2 B, 4 B, … to the MTU
+  spraywire bw 192.0.2.1 -s 64 -n 10M             ten million messages of 64 bytes
+  spraywire bw 192.0.2.1 -s 1k -D 5 --rate 1Mpps  a million messages a second for five seconds
+  spraywire bw 192.0.2.1 -b -q 4 --json           both directions, four queue pairs, as JSON
+  spraywire bw --port net_af_packet0,iface=eth1 --ip 10.0.0.1
+  spraywire bw --port 0000:01:00.0 --ip 10.0.0.2 10.0.0.1";
+
+/// Arguments of `bw`.
+#[derive(Args, Clone, Debug, Serialize)]
+#[command(after_help = AFTER)]
+pub struct BwArgs {
+    /// Message size in bytes; the MTU if not given
+    #[arg(short, long, value_name = "BYTES", value_parser = units::size)]
+    pub size: Option<u64>,
+
+    /// Run all sizes from 2 bytes to the MTU, doubling
+    #[arg(short, long, conflicts_with = "size")]
+    pub all: bool,
+
+    /// Number of messages that each sender sends
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = units::count, conflicts_with = "duration")]
+    pub iters: Option<u64>,
+
+    /// How long to send; 2 seconds if neither this nor -n is given
+    #[arg(short = 'D', long, value_name = "TIME", value_parser = units::duration)]
+    pub duration: Option<Duration>,
+
+    /// Depth of the send queue of each queue pair
+    #[arg(short, long, value_name = "COUNT", default_value_t = 128)]
+    pub tx_depth: u32,
+
+    /// Depth of the receive queue of each queue pair
+    #[arg(short, long, value_name = "COUNT", default_value_t = 512)]
+    pub rx_depth: u32,
+
+    /// Number of queue pairs
+    #[arg(short, long, value_name = "COUNT", default_value_t = 1)]
+    pub qps: u16,
+
+    /// Both sides send
+    #[arg(short, long)]
+    pub bidirectional: bool,
+
+    /// Limit of each sender: bits (10g) or messages (1Mpps) per second
+    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    #[serde(serialize_with = "rate_text")]
+    pub rate: Option<Rate>,
+
+    /// What every measurement has.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: MeasureArgs,
+}
+
+fn rate_text<S: serde::Serializer>(rate: &Option<Rate>, serializer: S) -> Result<S::Ok, S::Error> {
+    match rate {
+        None => serializer.serialize_none(),
+        Some(Rate::BitsPerSecond(n)) => serializer.collect_str(&format_args!("{n} bit/s")),
+        Some(Rate::MessagesPerSecond(n)) => serializer.collect_str(&format_args!("{n} pps")),
+    }
+}
+
+/// How long a test sends if nothing else is said.
+const DEFAULT_DURATION: Duration = Duration::from_secs(2);
+
+impl BwArgs {
+    /// The tests that the client asks for over an IB MTU of `mtu` bytes.
+    pub fn specs(&self, mtu: usize) -> Result<Vec<TestSpec>, Error> {
+        let sizes: Vec<u64> = if self.all {
+            (1..).map(|i| 1u64 << i).take_while(|&s| s <= mtu as u64).collect()
+        } else {
+            vec![self.size.unwrap_or(mtu as u64)]
+        };
+        sizes.into_iter().map(|size| self.spec(size, mtu)).collect()
+    }
+
+    fn spec(&self, size: u64, mtu: usize) -> Result<TestSpec, Error> {
+        let duration = self.duration.or(self.iters.is_none().then_some(DEFAULT_DURATION));
+        let spec = TestSpec {
+            kind: TestKind::Bw,
+            size: u32::try_from(size).unwrap_or(u32::MAX),
+            qps: self.qps,
+            iters: self.iters,
+            duration_ms: duration.map(|d| d.as_millis() as u64),
+            tx_depth: self.tx_depth,
+            rx_depth: self.rx_depth,
+            bidirectional: self.bidirectional,
+            rate: self.rate.map(|rate| messages_per_second(rate, size)),
+        };
+        check_spec(&spec, mtu).map_err(Error::usage)?;
+        Ok(spec)
+    }
+}
+
+/// A rate in whole messages per second, at least one.
+fn messages_per_second(rate: Rate, size: u64) -> u64 {
+    let messages = match rate {
+        Rate::MessagesPerSecond(n) => n,
+        Rate::BitsPerSecond(bits) => bits / (size.max(1) as f64 * 8.0),
+    };
+    (messages.round() as u64).max(1)
+}
+
+/// Runs the command.
+pub fn run(args: &BwArgs, verbosity: u8) -> Result<Exit, Error> {
+    let stop = signal::install()?;
+    let json_target = args.common.output.json();
+    let mut document = Document::new("bw", args);
+    let mut out = json_target.text().unbuffered();
+    let report = Report { out: &mut out, results: Vec::new(), header: false, progress: Progress::new() };
+    let report = with_bench(&args.common, verbosity, &stop, BwJob { args, report });
+    let (results, interrupted) = report?;
+    document.set("role", &if args.common.host.is_some() { "client" } else { "server" });
+    document.set("interrupted", &interrupted);
+    document.set("results", &results);
+    document.write(&json_target)?;
+    Ok(if interrupted { Exit::Interrupted } else { Exit::Ok })
+}
+
+struct BwJob<'a> {
+    args: &'a BwArgs,
+    report: Report<'a>,
+}
+
+impl Job for BwJob<'_> {
+    type Out = (Vec<Value>, bool);
+
+    fn run<D: Drive>(mut self, mut bench: Bench<D>) -> Result<Self::Out, Error> {
+        let Some(host) = &self.args.common.host else {
+            return serve(&mut bench, TestKind::Bw, self.report);
+        };
+        let host = resolve(host, false)?;
+        let mtu = bench.ib_mtu()?;
+        let specs = self.args.specs(mtu)?;
+        let mut progress = Progress::new();
+        let report = &mut self.report;
+        let interrupted =
+            run_client(bench, host, self.args.common.wait, &specs, &mut progress, |r| report.row(r))?;
+        Ok((self.report.results, interrupted))
+    }
+}
+
+/// Serves one session of tests of `kind`.
+pub fn serve<D: Drive>(
+    bench: &mut Bench<D>,
+    kind: TestKind,
+    report: Report<'_>,
+) -> Result<(Vec<Value>, bool), Error> {
+    let (addrs, mtu) = bench.addresses()?;
+    let mut server = Server { kind, report };
+    let at = addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    server.report.progress.show(&format!("waiting for a client at {at} (IB MTU {mtu})"), true);
+    let served = bench.serve(&mut server);
+    server.report.progress.clear();
+    match served {
+        Ok(()) => Ok((server.report.results, false)),
+        // What was measured before the signal is reported.
+        Err(e) if e.exit == Exit::Interrupted && !server.report.results.is_empty() => {
+            Ok((server.report.results, true))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+struct Server<'a> {
+    kind: TestKind,
+    report: Report<'a>,
+}
+
+impl Watch for Server<'_> {
+    fn progress(&mut self, spec: &TestSpec, messages: u64, elapsed: Duration) {
+        self.report.progress.progress(spec, messages, elapsed);
+    }
+}
+
+impl Serve for Server<'_> {
+    fn accept(&mut self, spec: &TestSpec, _mtu: usize) -> Result<(), String> {
+        if spec.kind == self.kind {
+            return Ok(());
+        }
+        let (ours, theirs) = (self.kind.name(), spec.kind.name());
+        Err(format!("the server runs `spraywire {ours}`, the client `spraywire {theirs}`: use the same on both sides"))
+    }
+
+    fn began(&mut self, peer: IpAddr, spec: &TestSpec) {
+        tracing::info!("{peer} runs {spec:?}");
+    }
+
+    fn ended(&mut self, result: TestResult) -> Result<(), Error> {
+        self.report.row(&result)
+    }
+}
+
+/// The results as they come, as text, and kept for JSON.
+pub struct Report<'a> {
+    /// The text.
+    pub out: &'a mut Out,
+    /// Results so far.
+    pub results: Vec<Value>,
+    /// Whether the headings have been printed.
+    pub header: bool,
+    /// The progress line, which gives way to results.
+    pub progress: Progress,
+}
+
+impl Report<'_> {
+    /// Prints and keeps one result.
+    pub fn row(&mut self, result: &TestResult) -> Result<(), Error> {
+        self.progress.clear();
+        self.results.push(to_json(result));
+        let text = match result.spec.kind {
+            TestKind::Bw => bw_table(result).to_string(),
+            TestKind::Lat => super::lat::lat_table(result).to_string(),
+        };
+        // The headings once: every table has the same columns of fixed least width.
+        let lines = text.lines().skip(usize::from(self.header));
+        for line in lines {
+            self.out.line(line)?;
+        }
+        self.header = true;
+        for (side, rx) in [("server", &result.server), ("client", &result.client)] {
+            if !rx.drops.is_empty() {
+                self.out.line(format_args!("  dropped by the {side}: {}", drops_text(rx)))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One result as JSON.
+pub fn to_json(result: &TestResult) -> Value {
+    let spec = &result.spec;
+    let mut value = json!({
+        "test": spec.kind.name(),
+        "size": spec.size,
+        "qps": spec.qps,
+        "iters": spec.iters,
+        "duration_ms": spec.duration_ms,
+        "tx_depth": spec.tx_depth,
+        "rx_depth": spec.rx_depth,
+        "bidirectional": spec.bidirectional,
+        "requested_messages_per_second": spec.rate,
+        "client_to_server": direction(&result.server, result.client.sent, spec.size),
+        "interrupted": result.interrupted,
+    });
+    if spec.bidirectional {
+        value["server_to_client"] = direction(&result.client, result.server.sent, spec.size);
+    }
+    if let Some(rtt) = &result.rtt {
+        value["latency"] = super::lat::to_json(rtt, result.unanswered);
+    }
+    value
+}
+
+fn bw_table(result: &TestResult) -> Table {
+    let columns = [
+        ("    size", Right),
+        ("        sent", Right),
+        ("    received", Right),
+        ("      lost", Right),
+        ("   msg/s", Right),
+        (" Gbit/s", Right),
+        ("     min", Right),
+        ("      p1", Right),
+        ("     p50", Right),
+        ("  asked", Right),
+        ("direction", Left),
+    ];
+    let mut table = Table::new(columns);
+    let spec = &result.spec;
+    let mut row = |rx: &crate::rendezvous::message::RxReport, sent: u64, name: &str| {
+        table.row([
+            spec.size.to_string(),
+            sent.to_string(),
+            rx.messages.to_string(),
+            sent.saturating_sub(rx.messages).to_string(),
+            Si(rate_of(rx)).to_string(),
+            format!("{:.3}", goodput_of(rx, spec.size) / 1e9),
+            interval(rx.intervals, rx.interval_min),
+            interval(rx.intervals, rx.interval_p1),
+            interval(rx.intervals, rx.interval_p50),
+            spec.rate.map_or("-".to_owned(), |r| Si(r as f64).to_string()),
+            name.to_owned(),
+        ]);
+    };
+    row(&result.server, result.client.sent, "to server");
+    if spec.bidirectional {
+        row(&result.client, result.server.sent, "to client");
+    }
+    table
+}
+
+fn interval(count: u32, rate: f64) -> String {
+    if count == 0 { "-".to_owned() } else { Si(rate).to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_become_messages() {
+        assert_eq!(messages_per_second(Rate::BitsPerSecond(8e9), 1000), 1_000_000);
+        assert_eq!(messages_per_second(Rate::MessagesPerSecond(0.2), 1000), 1);
+        assert_eq!(messages_per_second(Rate::BitsPerSecond(8.0), 0), 1);
+    }
+}

@@ -1,0 +1,179 @@
+//! `spraywire lat`: latency by ping-pong, with the habits of perftest.
+
+use super::bw::{Report, serve};
+use super::measure::{Job, MeasureArgs, Progress, resolve, run_client, with_bench};
+use crate::error::{Error, Exit};
+use crate::rendezvous::message::{TestKind, TestSpec};
+use crate::report::numbers::Time;
+use crate::report::table::Align::Right;
+use crate::report::{Document, Table};
+use crate::signal;
+use crate::traffic::drive::Drive;
+use crate::traffic::session::{Bench, TestResult, check_spec};
+use crate::units;
+use clap::Args;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const AFTER: &str = "\
+The same command runs on both sides: first without HOST (the server, which waits), then with it. One message is in flight at
+a time; the server sends it back. Times are half of the round trip, as perftest has them; the first 200 round trips warm up
+and do not count.
+
+Examples:
+  spraywire lat                        the server: a net_memif port, address 192.0.2.1
+  spraywire lat 192.0.2.1              the client on the same machine: 10,000 round trips of 2 bytes
+  spraywire lat 192.0.2.1 -a -n 1000   all sizes from 2 B to the MTU
+  spraywire lat 192.0.2.1 -s 64 -D 10  ten seconds of 64-byte messages
+  spraywire lat 192.0.2.1 --json=lat.json";
+
+/// Arguments of `lat`.
+#[derive(Args, Clone, Debug, Serialize)]
+#[command(after_help = AFTER)]
+pub struct LatArgs {
+    /// Message size in bytes
+    #[arg(short, long, value_name = "BYTES", default_value = "2", value_parser = units::size)]
+    pub size: u64,
+
+    /// Run all sizes from 2 bytes to the MTU, doubling
+    #[arg(short, long, conflicts_with = "size")]
+    pub all: bool,
+
+    /// Number of round trips; 10,000 if neither this nor -D is given
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = units::count, conflicts_with = "duration")]
+    pub iters: Option<u64>,
+
+    /// How long to measure
+    #[arg(short = 'D', long, value_name = "TIME", value_parser = units::duration)]
+    pub duration: Option<Duration>,
+
+    /// What every measurement has.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: MeasureArgs,
+}
+
+const DEFAULT_ITERS: u64 = 10_000;
+
+/// Receives posted: one message is in flight, late ones may come on top.
+const DEPTH: u32 = 64;
+
+impl LatArgs {
+    fn specs(&self, mtu: usize) -> Result<Vec<TestSpec>, Error> {
+        let sizes: Vec<u64> = if self.all {
+            (1..).map(|i| 1u64 << i).take_while(|&s| s <= mtu as u64).collect()
+        } else {
+            vec![self.size]
+        };
+        let iters = self.iters.or(self.duration.is_none().then_some(DEFAULT_ITERS));
+        sizes.into_iter().map(|size| lat_spec(size, iters, self.duration, mtu)).collect()
+    }
+}
+
+/// One latency test.
+pub fn lat_spec(
+    size: u64,
+    iters: Option<u64>,
+    duration: Option<Duration>,
+    mtu: usize,
+) -> Result<TestSpec, Error> {
+    let spec = TestSpec {
+        kind: TestKind::Lat,
+        size: u32::try_from(size).unwrap_or(u32::MAX),
+        qps: 1,
+        iters,
+        duration_ms: duration.map(|d| d.as_millis() as u64),
+        tx_depth: DEPTH,
+        rx_depth: DEPTH,
+        bidirectional: false,
+        rate: None,
+    };
+    check_spec(&spec, mtu).map_err(Error::usage)?;
+    Ok(spec)
+}
+
+/// Runs the command.
+pub fn run(args: &LatArgs, verbosity: u8) -> Result<Exit, Error> {
+    let stop = signal::install()?;
+    let json_target = args.common.output.json();
+    let mut document = Document::new("lat", args);
+    let mut out = json_target.text().unbuffered();
+    let report = Report { out: &mut out, results: Vec::new(), header: false, progress: Progress::new() };
+    let (results, interrupted) = with_bench(&args.common, verbosity, &stop, LatJob { args, report })?;
+    document.set("role", &if args.common.host.is_some() { "client" } else { "server" });
+    document.set("interrupted", &interrupted);
+    document.set("results", &results);
+    document.write(&json_target)?;
+    Ok(if interrupted { Exit::Interrupted } else { Exit::Ok })
+}
+
+struct LatJob<'a> {
+    args: &'a LatArgs,
+    report: Report<'a>,
+}
+
+impl Job for LatJob<'_> {
+    type Out = (Vec<Value>, bool);
+
+    fn run<D: Drive>(mut self, mut bench: Bench<D>) -> Result<Self::Out, Error> {
+        let Some(host) = &self.args.common.host else {
+            return serve(&mut bench, TestKind::Lat, self.report);
+        };
+        let host = resolve(host, false)?;
+        let specs = self.args.specs(bench.ib_mtu()?)?;
+        let mut progress = Progress::new();
+        let report = &mut self.report;
+        let interrupted =
+            run_client(bench, host, self.args.common.wait, &specs, &mut progress, |r| report.row(r))?;
+        Ok((self.report.results, interrupted))
+    }
+}
+
+/// The percentiles that are reported.
+const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p99", 99.0), ("p99_9", 99.9), ("p99_99", 99.99)];
+
+/// Latencies as JSON; nanoseconds, half of the round trip.
+pub fn to_json(rtt: &Histogram<u64>, unanswered: u64) -> Value {
+    let half = |ns: u64| ns as f64 / 2.0;
+    let mut value = json!({
+        "round_trips": rtt.len(),
+        "unanswered": unanswered,
+        "half_rtt_ns": {
+            "min": half(rtt.min()),
+            "max": half(rtt.max()),
+            "mean": rtt.mean() / 2.0,
+            "stdev": rtt.stdev() / 2.0,
+        },
+    });
+    for (name, p) in PERCENTILES {
+        value["half_rtt_ns"][name] = json!(half(rtt.value_at_percentile(p)));
+    }
+    value
+}
+
+/// One result as a table with headings.
+pub fn lat_table(result: &TestResult) -> Table {
+    let names = [
+        "    size", "round trips", "unanswered", "     min", "     p50", "     p99", "   p99.9", "     max", "    mean",
+    ];
+    let mut table = Table::new(names.map(|n| (n, Right)));
+    let half = |ns: u64| Time::nanos(ns / 2).to_string();
+    match &result.rtt {
+        Some(rtt) => table.row([
+            result.spec.size.to_string(),
+            rtt.len().to_string(),
+            result.unanswered.to_string(),
+            half(rtt.min()),
+            half(rtt.value_at_percentile(50.0)),
+            half(rtt.value_at_percentile(99.0)),
+            half(rtt.value_at_percentile(99.9)),
+            half(rtt.max()),
+            half(rtt.mean() as u64),
+        ]),
+        // The server only answers.
+        None => table.row([result.spec.size.to_string(), result.server.messages.to_string()]),
+    }
+    table
+}
