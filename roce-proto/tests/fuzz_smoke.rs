@@ -1,6 +1,6 @@
 //! The fuzz target's function over mutated captures for a few seconds, on a stable toolchain.
 //!
-//! The seed is new in every run and printed; `SPRAYWIRE_FUZZ_SEED` repeats a run, `SPRAYWIRE_FUZZ_SECONDS` makes it longer.
+//! The seed is new in every run and printed; `FUZZ_SMOKE_SEED` repeats a run, `FUZZ_SMOKE_SECONDS` makes it longer.
 
 mod common;
 #[path = "common/receive.rs"]
@@ -136,9 +136,9 @@ fn repair(random: &mut Random, frame: &mut [u8]) {
 fn receive_path_holds_on_mutated_captures() {
     let clock =
         SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_nanos() as u64;
-    let seed = variable("SPRAYWIRE_FUZZ_SEED").unwrap_or(clock);
-    let seconds = variable("SPRAYWIRE_FUZZ_SECONDS").unwrap_or(5);
-    println!("SPRAYWIRE_FUZZ_SEED={seed}");
+    let seed = variable("FUZZ_SMOKE_SEED").unwrap_or(clock);
+    let seconds = variable("FUZZ_SMOKE_SECONDS").unwrap_or(5);
+    println!("FUZZ_SMOKE_SEED={seed}");
     let mut random = Random(seed);
     let seeds = seeds();
     let mut outcomes: BTreeMap<Outcome, u64> = BTreeMap::new();
