@@ -212,7 +212,9 @@ fn warn_of_few_cores() {
     let cores = allowed_cores().len();
     if cores <= 2 {
         let s = if cores == 1 { "" } else { "s" };
-        tracing::warn!("only {cores} core{s}: both sides and everything else here share them, and figures will vary");
+        tracing::warn!(
+            "only {cores} core{s}: both sides and everything else here share them, and figures will vary"
+        );
     }
 }
 
