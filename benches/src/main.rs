@@ -3,34 +3,101 @@
 #![forbid(unsafe_code)]
 
 mod bare;
+mod child;
+mod contest;
+mod figures;
+mod headers;
+mod peers;
+mod report;
+mod stats;
 
 use clap::{Parser, Subcommand};
+use figures::{Figure, Options};
+use std::error::Error;
 use std::process::ExitCode;
 
+const AFTER: &str = "\
+Without a command, every figure is measured. The two processors should have nothing else to do.
+
+Examples:
+  spraywire-benches                                 every figure, fifteen runs of each contestant
+  spraywire-benches ud --sizes 64 --runs 5          throughput at 64 bytes, quickly
+  spraywire-benches lat --check                     exit code 1 unless what is wanted is reached
+  spraywire-benches all --json=figures.json         every single run, as JSON";
+
 #[derive(Parser)]
-#[command(version, about = "Spraywire's figures, each interleaved with what bounds it")]
+#[command(version, about = "Spraywire's figures, each interleaved with what bounds it", after_help = AFTER)]
+#[command(args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+    #[command(flatten)]
+    options: Options,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// One side of a bare loop
+    /// Every figure
+    All(Options),
+    /// Raw UD throughput against the bare loop
+    Ud(Options),
+    /// Ping-pong latency against the bare echo
+    Lat(Options),
+    /// Header build and parse against the bare CRC
+    Headers(Options),
+    /// One side of a bare loop, to run by hand
     #[command(subcommand)]
     Bare(bare::Command),
+    /// Do an operation on headers so many times: what valgrind watches
+    #[command(hide = true)]
+    Repeat {
+        /// Which
+        op: headers::Op,
+        /// Payload in bytes
+        size: usize,
+        /// How many times
+        iters: u64,
+    },
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let result = match &cli.command {
-        Command::Bare(command) => bare::run(command),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
+    match run(&Cli::parse()) {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("spraywire-benches: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn run(cli: &Cli) -> Result<ExitCode, Box<dyn Error>> {
+    let (options, wanted) = match &cli.command {
+        None => (&cli.options, Figure::ALL.as_slice()),
+        Some(Command::All(options)) => (options, Figure::ALL.as_slice()),
+        Some(Command::Ud(options)) => (options, [Figure::Ud].as_slice()),
+        Some(Command::Lat(options)) => (options, [Figure::Lat].as_slice()),
+        Some(Command::Headers(options)) => (options, [Figure::Headers].as_slice()),
+        Some(Command::Bare(side)) => return bare::run(side).map(|()| ExitCode::SUCCESS),
+        Some(Command::Repeat { op, size, iters }) => {
+            let well = headers::Work::new(*size).run(*op, *iters);
+            return Ok(if well == *iters { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+    };
+    figures::measure(options, wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+        let cli = Cli::try_parse_from(["x", "--runs", "3"]).unwrap();
+        assert!(cli.command.is_none() && cli.options.runs == 3);
+        let cli = Cli::try_parse_from(["x", "ud", "--sizes", "64,256", "--json"]).unwrap();
+        let Some(Command::Ud(options)) = cli.command else { panic!("not ud") };
+        assert_eq!((options.sizes.as_slice(), options.json), ([64, 256].as_slice(), Some(None)));
     }
 }

@@ -160,9 +160,14 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Bytes of the frame of a payload.
+pub fn frame_len(payload: usize) -> usize {
+    payload + frame::OVERHEAD
+}
+
 fn open(args: &PortArgs) -> Result<Bare, Box<dyn Error>> {
     // The MTU counts from the IP header on.
-    if args.size + frame::OVERHEAD - 14 > usize::from(args.mtu) {
+    if frame_len(args.size) - 14 > usize::from(args.mtu) {
         return Err(format!("messages of {} bytes do not fit an MTU of {}", args.size, args.mtu).into());
     }
     Bare::open(&args.port, args.mtu, args.core)

@@ -1,0 +1,259 @@
+//! Which figures there are, who takes part in each, and what is wanted of them.
+
+use crate::child::{Failure, Stop};
+use crate::contest::{Contestant, Event, Outcome, hold};
+use crate::headers;
+use crate::peers::spraywire::Worker;
+use crate::peers::{Setup, bare, spraywire, testpmd};
+use crate::report;
+use crate::stats::Better;
+use clap::Args;
+use serde::Serialize;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// Throughput.
+    Ud,
+    /// Latency.
+    Lat,
+    /// Headers.
+    Headers,
+}
+
+impl Figure {
+    /// In the order in which they are measured.
+    pub const ALL: [Figure; 3] = [Figure::Headers, Figure::Lat, Figure::Ud];
+}
+
+/// The worker polled inline reaches that share of the bare loop's rate.
+const INLINE: f64 = 0.80;
+/// The worker in its own thread, behind queues, does.
+const THREAD: f64 = 0.60;
+/// The median round trip takes at most so many times the bare echo's.
+const LATENCY: f64 = 1.3;
+
+/// How the figures are measured.
+#[derive(Args, Clone, Debug, Serialize)]
+pub struct Options {
+    /// Runs of each contestant, interleaved
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+    /// Seconds that a throughput run measures
+    #[arg(long, default_value_t = 0.7, value_parser = seconds)]
+    pub seconds: f64,
+    /// Seconds of traffic before that
+    #[arg(long, default_value_t = 0.2, value_parser = seconds)]
+    pub warmup: f64,
+    /// Round trips of a latency run
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(100..))]
+    pub round_trips: u32,
+    /// Payload sizes in bytes
+    #[arg(long, value_delimiter = ',', default_values_t = [64, 1024, 4096], value_name = "BYTES,…")]
+    pub sizes: Vec<usize>,
+    /// Processors of the receiver and of the sender; the first two that may be used if not given
+    #[arg(long, value_delimiter = ',', num_args = 1, value_name = "A,B")]
+    pub cores: Vec<usize>,
+    /// MTU of the ports in bytes
+    #[arg(long, default_value_t = 4200)]
+    pub mtu: u16,
+    /// Send queue depth, and message buffers of the bare sender
+    #[arg(long, default_value_t = 128)]
+    pub tx_depth: usize,
+    /// Receive queue depth, and message buffers of the bare receiver
+    #[arg(long, default_value_t = 512)]
+    pub rx_depth: usize,
+    /// The spraywire command; the one beside this program if not given
+    #[arg(long, value_name = "FILE")]
+    pub spraywire: Option<PathBuf>,
+    /// Print JSON and nothing else on standard output; with a file, write it there beside the tables
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true)]
+    #[serde(skip)]
+    pub json: Option<Option<PathBuf>>,
+    /// Exit code 1 unless everything that is wanted is reached
+    #[arg(long)]
+    pub check: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(s) if (0.01..=3600.0).contains(&s) => Ok(s),
+        _ => Err("seconds from 0.01 to 3600".into()),
+    }
+}
+
+/// Measures and reports.
+pub fn measure(options: &Options, wanted: &[Figure]) -> Result<ExitCode, Box<dyn Error>> {
+    let stop = Stop::on_signals()?;
+    let setup = setup(options, wanted)?;
+    let to_stdout = matches!(options.json, Some(None));
+    let mut outcomes = Vec::new();
+    let mut ended = Ok(());
+    'figures: for &figure in wanted {
+        for &size in &options.sizes {
+            match one(figure, size, options, &setup, &stop) {
+                Ok(outcome) => {
+                    if !to_stdout {
+                        println!("{}", report::text(&outcome));
+                    }
+                    outcomes.push(outcome);
+                }
+                Err(failure) => {
+                    ended = Err(failure);
+                    break 'figures;
+                }
+            }
+        }
+    }
+    // What is complete is reported even if the rest was interrupted.
+    if let Some(target) = &options.json {
+        report::write(&report::Session::new(options, &outcomes), target.as_deref())?;
+    }
+    match ended {
+        Err(Failure::Interrupted) => return Ok(ExitCode::from(130)),
+        Err(failure) => return Err(failure.to_string().into()),
+        Ok(()) => {}
+    }
+    let passed = outcomes.iter().all(Outcome::passed);
+    Ok(if options.check && !passed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn setup(options: &Options, wanted: &[Figure]) -> Result<Setup, Box<dyn Error>> {
+    let benches = std::env::current_exe()?;
+    let spraywire = match &options.spraywire {
+        Some(path) => path.clone(),
+        None => benches.with_file_name("spraywire"),
+    };
+    if wanted.iter().any(|figure| *figure != Figure::Headers) && !spraywire.is_file() {
+        let path = spraywire.display();
+        return Err(format!(
+            "no spraywire command at {path}: build it with `cargo build --release`, or name it with --spraywire"
+        )
+        .into());
+    }
+    Ok(Setup {
+        benches,
+        spraywire,
+        mtu: options.mtu,
+        cores: cores(&options.cores)?,
+        warmup: options.warmup,
+        seconds: options.seconds,
+        tx_depth: options.tx_depth,
+        rx_depth: options.rx_depth,
+        round_trips: options.round_trips as usize,
+    })
+}
+
+fn cores(asked: &[usize]) -> Result<[usize; 2], Box<dyn Error>> {
+    match asked {
+        [a, b] => Ok([*a, *b]),
+        [] => {
+            let set = rustix::thread::sched_getaffinity(None)?;
+            let mut allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
+            match (allowed.next(), allowed.next()) {
+                (Some(a), Some(b)) => Ok([a, b]),
+                _ => Err("two processors are needed, one for each side".into()),
+            }
+        }
+        _ => Err("--cores wants two processors: --cores 0,1".into()),
+    }
+}
+
+fn one(
+    figure: Figure,
+    size: usize,
+    options: &Options,
+    setup: &Setup,
+    stop: &Stop,
+) -> Result<Outcome, Failure> {
+    let rounds = options.runs as usize;
+    let mut say = |text: &str| eprintln!("{text}");
+    match figure {
+        Figure::Headers => headers::measure(size, rounds, Path::new(&setup.benches), stop, &mut say),
+        Figure::Lat => {
+            let event = Event {
+                figure: "lat",
+                title: format!("ping-pong, median round trip, {size} B payload"),
+                size,
+                unit: "ns",
+                better: Better::Lower,
+            };
+            let contestants = vec![
+                Contestant {
+                    name: "bare echo",
+                    wanted: None,
+                    run: Box::new(|| bare::latency(setup, size, stop)),
+                },
+                Contestant {
+                    name: "worker inline",
+                    wanted: Some(LATENCY),
+                    run: Box::new(|| spraywire::latency(setup, size, Worker::Inline, stop)),
+                },
+            ];
+            hold(event, contestants, rounds, stop, &mut say)
+        }
+        Figure::Ud => {
+            let event = Event {
+                figure: "ud",
+                title: format!("raw UD throughput, {size} B payload"),
+                size,
+                unit: "msg/s",
+                better: Better::Higher,
+            };
+            hold(event, stream_contestants(setup, size, stop), rounds, stop, &mut say)
+        }
+    }
+}
+
+fn stream_contestants<'a>(setup: &'a Setup, size: usize, stop: &'a Stop) -> Vec<Contestant<'a>> {
+    let mut contestants = vec![
+        Contestant {
+            name: "bare loop",
+            wanted: None,
+            run: Box::new(move || bare::throughput(setup, size, stop)),
+        },
+        Contestant {
+            name: "worker inline",
+            wanted: Some(INLINE),
+            run: Box::new(move || spraywire::throughput(setup, size, Worker::Inline, stop)),
+        },
+        Contestant {
+            name: "worker thread",
+            wanted: Some(THREAD),
+            run: Box::new(move || spraywire::throughput(setup, size, Worker::Thread, stop)),
+        },
+    ];
+    if testpmd::installed() {
+        contestants.push(Contestant {
+            name: "testpmd txonly → rxonly",
+            wanted: None,
+            run: Box::new(move || testpmd::throughput(setup, size, stop)),
+        });
+    } else {
+        eprintln!("no dpdk-testpmd here, so it is not shown (Debian's package: dpdk-dev)");
+    }
+    contestants
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_processors_or_none() {
+        assert_eq!(cores(&[3, 1]).unwrap(), [3, 1]);
+        assert!(cores(&[1]).is_err());
+        assert!(cores(&[1, 2, 3]).is_err());
+    }
+
+    #[test]
+    fn seconds_have_bounds() {
+        assert_eq!(seconds("0.7"), Ok(0.7));
+        for bad in ["0", "-1", "nan", "x", "1e9"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

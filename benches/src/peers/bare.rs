@@ -1,0 +1,81 @@
+//! Pairs of bare loops: this program again.
+
+use super::{END, START, Setup, devices};
+use crate::bare::{PingResult, READY, StreamResult};
+use crate::child::{Child, Failure, Stop};
+use crate::contest::Sample;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use std::process::Command;
+use std::time::Duration;
+
+fn side(setup: &Setup, side: &str, device: &str, core: usize, size: usize) -> Command {
+    let mut command = Command::new(&setup.benches);
+    command.args(["bare", side, "--port", device, "--mtu", &setup.mtu.to_string()]);
+    command.args(["--core", &core.to_string(), "--size", &size.to_string()]);
+    command
+}
+
+fn stream(command: &mut Command, setup: &Setup) {
+    command.args(["--tx-depth", &setup.tx_depth.to_string(), "--rx-depth", &setup.rx_depth.to_string()]);
+    command.args(["--warmup", &setup.warmup.to_string(), "--seconds", &setup.seconds.to_string()]);
+}
+
+/// The result in the last line of the output.
+fn parse<T: DeserializeOwned>(output: &str) -> Result<T, Failure> {
+    let line = output.lines().last().unwrap_or_default();
+    serde_json::from_str(line).map_err(|e| Failure::Said(format!("the bare loop reported {line:?}: {e}")))
+}
+
+/// Messages per second, as received.
+pub fn throughput(setup: &Setup, size: usize, stop: &Stop) -> Result<Sample, Failure> {
+    let [server, client] = devices();
+    let mut command = side(setup, "rx", &server, setup.cores[0], size);
+    stream(&mut command, setup);
+    let mut rx = Child::start("the bare receiver", &mut command, stop)?;
+    rx.expect(READY, START)?;
+    let mut command = side(setup, "tx", &client, setup.cores[1], size);
+    stream(&mut command, setup);
+    let tx = Child::start("the bare sender", &mut command, stop)?;
+    let window = Duration::from_secs_f64(setup.warmup + setup.seconds);
+    let result = rx.finish(START + window + END).and_then(|output| parse::<StreamResult>(&output))?;
+    tx.finish(END)?;
+    if result.broken > 0 {
+        return Err(Failure::Said(format!("{} messages arrived broken", result.broken)));
+    }
+    let value = result.messages as f64 / result.seconds;
+    Ok(Sample { value, detail: json!({ "messages": result.messages, "seconds": result.seconds }) })
+}
+
+/// Nanoseconds of the median round trip.
+pub fn latency(setup: &Setup, size: usize, stop: &Stop) -> Result<Sample, Failure> {
+    let [server, client] = devices();
+    let mut echo =
+        Child::start("the bare echo", &mut side(setup, "echo", &server, setup.cores[0], size), stop)?;
+    echo.expect(READY, START)?;
+    let mut command = side(setup, "ping", &client, setup.cores[1], size);
+    command.args(["--iters", &setup.round_trips.to_string()]);
+    command.args(["--warmup", &(setup.round_trips / 10).to_string()]);
+    let ping = Child::start("the bare ping", &mut command, stop)?;
+    let result = ping.finish(START + END).and_then(|output| parse::<PingResult>(&output))?;
+    echo.finish(END)?;
+    Ok(Sample {
+        value: result.p50_ns as f64,
+        detail: json!({ "min_ns": result.min_ns, "p99_ns": result.p99_ns, "round_trips": result.iters }),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_read_back() {
+        let written = StreamResult { messages: 7, broken: 0, seconds: 0.5 };
+        let text = format!("something\n{}\n", serde_json::to_string(&written).unwrap());
+        assert_eq!(parse::<StreamResult>(&text).unwrap(), written);
+        let failed = parse::<PingResult>(&text).unwrap_err().to_string();
+        assert!(failed.contains("iters"), "{failed}");
+        assert!(parse::<StreamResult>("").is_err());
+    }
+}
