@@ -1,10 +1,15 @@
 #define _GNU_SOURCE
+/* Interrupt sources, which later releases made stable as they are. */
+#define ALLOW_EXPERIMENTAL_API
 #include <errno.h>
-#include <stdbool.h>
+#include <semaphore.h>
 #include <stdio.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "shim.h"
 
+#include <rte_interrupts.h>
 #include <rte_log.h>
 
 #if RTE_VERSION < RTE_VERSION_NUM(22, 11, 0, 0)
@@ -112,6 +117,36 @@ const char *spw_bus_name(const struct rte_device *dev)
 	const struct rte_bus *bus = dev == NULL ? NULL : rte_dev_bus(dev);
 
 	return bus == NULL ? "" : rte_bus_name(bus);
+}
+
+/* In C, since a release that cancels the thread unwinds it from here. */
+static void park(void *stopped)
+{
+	sem_post(stopped);
+	for (;;)
+		pause();
+}
+
+int spw_park_control(void)
+{
+	/* Not on the stack: the thread that stopped may still be leaving sem_post when we go on. */
+	static sem_t stopped;
+	/* A source of its own, which nobody will ask to be removed; an alarm's is removed during clean-up, which waits
+	 * until its callback has returned. Neither is freed: the thread stays in it. */
+	struct rte_intr_handle *handle = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
+	int fd = eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK);
+	int ret;
+
+	if (handle == NULL || fd < 0 || sem_init(&stopped, 0, 0) != 0)
+		return -ENOMEM;
+	if (rte_intr_fd_set(handle, fd) != 0 || rte_intr_type_set(handle, RTE_INTR_HANDLE_EXT) != 0)
+		return -EINVAL;
+	ret = rte_intr_callback_register(handle, park, &stopped);
+	if (ret < 0)
+		return ret;
+	while (sem_wait(&stopped) != 0 && errno == EINTR)
+		;
+	return 0;
 }
 
 static ssize_t log_write(void *cookie, const char *text, size_t len)

@@ -91,6 +91,10 @@ const char *spw_bus_name(const struct rte_device *dev);
  * does it: 0, or a negative errno if the driver's call could not be found. */
 int spw_hook_unmap(uint16_t port, void (*before)(void));
 
+/* Stops DPDK's control thread for good, between two of its callbacks. Returns when it has stopped: 0, or a negative
+ * errno. */
+int spw_park_control(void);
+
 /* DPDK's log, a piece at a time. level is 1 (emergency) to 8 (debug), as in rte_log.h. */
 typedef void (*spw_log_fn)(uint32_t level, const char *text, size_t len);
 /* Sends DPDK's log to fn from now on, also before EAL starts: 0, or a negative errno. */

@@ -96,6 +96,15 @@ unsafe extern "C" fn settle() {
     }
 }
 
+/// Stops the control thread for good. It works on memory that `rte_eal_cleanup` gives back, and that does not wait for it.
+pub(crate) fn park() {
+    // SAFETY: the environment is still up.
+    let ret = unsafe { dpdk_sys::spw_park_control() };
+    if ret != 0 {
+        tracing::warn!(error = -ret, "DPDK's control thread goes on while DPDK shuts down");
+    }
+}
+
 struct Job<F> {
     work: Mutex<Option<F>>,
     result: Mutex<Option<i32>>,

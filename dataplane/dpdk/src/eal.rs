@@ -274,6 +274,7 @@ impl Eal {
         if out != 0 {
             return Err(EalError::MbufsOut(out));
         }
+        control::park();
         // SAFETY: ports are closed, no pool, queue, packet or registered thread is left.
         let ret = unsafe { dpdk_sys::rte_eal_cleanup() };
         if ret != 0 { Err(EalError::Cleanup(-ret)) } else { Ok(()) }
