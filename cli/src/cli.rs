@@ -40,8 +40,24 @@ pub enum Command {
     /// Measure latency between two endpoints
     #[cfg(feature = "dpdk")]
     Lat(cmd::lat::LatArgs),
+    /// Send and receive single UD messages, with every field under control
+    #[cfg(feature = "dpdk")]
+    #[command(subcommand)]
+    Ud(cmd::ud::UdCommand),
+    /// Needs DPDK, which this build does not have
+    #[cfg(not(feature = "dpdk"))]
+    #[command(aliases = ["bw", "lat", "ud"])]
+    Demo(NoDpdk),
     /// Decode the RoCEv2 packets of capture files and check the ICRC of each
     Inspect(cmd::inspect::InspectArgs),
+}
+
+/// Whatever was meant for a command that this build does not have.
+#[cfg(not(feature = "dpdk"))]
+#[derive(clap::Args, Debug)]
+pub struct NoDpdk {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    rest: Vec<std::ffi::OsString>,
 }
 
 /// Runs the command line of this process.
@@ -70,6 +86,13 @@ fn run(cli: &Cli) -> Result<Exit, Error> {
         Command::Bw(args) => cmd::bw::run(args, cli.verbose),
         #[cfg(feature = "dpdk")]
         Command::Lat(args) => cmd::lat::run(args, cli.verbose),
+        #[cfg(feature = "dpdk")]
+        Command::Ud(command) => cmd::ud::run(command, cli.verbose),
+        #[cfg(not(feature = "dpdk"))]
+        Command::Demo(_) => Err(Error::usage("demo, bw, lat and ud need DPDK, which this build does not have").hint(
+            "install it (Debian, Ubuntu: apt install libdpdk-dev libclang-dev pkg-config gcc) and build with the default \
+             features: cargo build --release -p spraywire",
+        )),
         Command::Inspect(args) => cmd::inspect::run(args, cli.verbose),
     }
 }
@@ -82,7 +105,8 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent_and_every_command_has_examples() {
         Cli::command().debug_assert();
-        for command in Cli::command().get_subcommands() {
+        let with_port = cfg!(feature = "dpdk");
+        for command in Cli::command().get_subcommands().filter(|c| with_port || c.get_name() == "inspect") {
             let help = command.get_after_help().map(|h| h.to_string()).unwrap_or_default();
             assert!(
                 help.contains("Examples:") || command.get_subcommands().next().is_some(),

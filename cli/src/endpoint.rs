@@ -12,6 +12,7 @@ use dataplane::worker::{PortConfig, Worker, WorkerConfig};
 use dpdk::{Eal, EalConfig, LogLevel, PortError};
 use roce_proto::types::Mtu;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// MTU of a memif port for which none was asked: the largest IB MTU and 104 bytes. The headers of an IPv6 packet with an
@@ -46,12 +47,21 @@ pub struct OpenConfig {
     pub peer_wait: Duration,
     /// How long the link may take to come up. A memif server's link comes up when the client connects.
     pub link_wait: Option<Duration>,
+    /// Whether figures will be made of what the endpoint does, for which one core is too few.
+    pub measures: bool,
 }
 
 impl OpenConfig {
     /// A side with the largest IB MTU; a client tries for ten seconds.
     pub fn new(role: Role, verbosity: u8) -> OpenConfig {
-        OpenConfig { role, ib_mtu: None, verbosity, peer_wait: Duration::from_secs(10), link_wait: None }
+        OpenConfig {
+            role,
+            ib_mtu: None,
+            verbosity,
+            peer_wait: Duration::from_secs(10),
+            link_wait: None,
+            measures: true,
+        }
     }
 }
 
@@ -78,13 +88,10 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Completes the capture and shuts DPDK down. The worker, its port and their buffers must be gone. What DPDK has to
-    /// say is only logged: nothing depends on it any more.
+    /// Completes the capture. The worker, its port and their buffers must be gone. DPDK itself is left to the end of the
+    /// process, which takes everything back: its own cleanup unmaps memory that its interrupt thread may still use.
     pub fn close(self) {
         drop(self.capture);
-        if let Err(e) = self.eal.shutdown() {
-            tracing::debug!("{e}");
-        }
     }
 }
 
@@ -95,7 +102,9 @@ impl Endpoint {
     /// Whatever DPDK, the driver or the arguments do not allow, with what to do about it; [`Error::interrupted`] if `stop`
     /// is requested while the other side is waited for.
     pub fn open(args: &EndpointArgs, config: &OpenConfig, stop: &Stop) -> Result<Endpoint, Error> {
-        warn_of_few_cores();
+        if config.measures {
+            warn_of_few_cores();
+        }
         let addrs = addresses(args, config.role)?;
         let plan = Plan::of(args, config.role);
         // Before anything is started: a file that cannot be written should not cost a wait for the other side.
@@ -106,13 +115,14 @@ impl Endpoint {
             ),
             None => None,
         };
-        let eal = Eal::init(&plan.eal(args, config.verbosity)).map_err(Error::usage)?;
+        let _opening = Opening::begin();
+        let eal = Eal::init(&plan.eal(args, config.verbosity)).map_err(|e| refusal(e, args))?;
         tracing::info!("{} started with {}", Eal::version(), eal.args()[1..].join(" "));
         let mut port_config = DpdkPortConfig::new(&plan.selector);
         port_config.mtu = plan.mtu;
         let port = connect(&eal, &port_config, config, stop)?;
         if let Some(limit) = config.link_wait {
-            port.wait_link(limit).map_err(Error::usage)?;
+            port.wait_link(limit).map_err(Error::failed)?;
         }
         let info = port.info();
         tracing::info!(
@@ -185,11 +195,54 @@ fn connect(eal: &Eal, port: &DpdkPortConfig, config: &OpenConfig, stop: &Stop) -
                 }
                 std::thread::sleep(Duration::from_millis(100));
             }
+            Err(e @ OpenError::Port(PortError::NoPeer { .. })) => return Err(Error::failed(e)),
             Err(e) => return Err(Error::usage(e)),
         }
         if stop.requested() {
             return Err(Error::interrupted());
         }
+    }
+}
+
+/// An error of starting DPDK; where it was left to choose the port, what most often stands in the way.
+fn refusal(error: impl std::fmt::Display, args: &EndpointArgs) -> Error {
+    let error = Error::usage(error);
+    if args.port.is_some() {
+        return error;
+    }
+    error.hint(
+        "if another spraywire of yours waits for a client already, end it, or give both sides a port of their own: \
+         --port net_memif0,role=server,socket=other and, with role=client, on the other side (and --ip on both)",
+    )
+}
+
+/// True while a port is being opened.
+static OPENING: AtomicBool = AtomicBool::new(false);
+
+/// Marks the time in which DPDK's log is only detail: whatever goes wrong then comes back as an error that quotes it.
+struct Opening;
+
+impl Opening {
+    fn begin() -> Opening {
+        OPENING.store(true, Ordering::Relaxed);
+        dpdk::route_log(log);
+        Opening
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        OPENING.store(false, Ordering::Relaxed);
+    }
+}
+
+/// A line of DPDK's log.
+fn log(level: LogLevel, line: &str) {
+    match level {
+        LogLevel::Error if !OPENING.load(Ordering::Relaxed) => tracing::error!(target: "dpdk", "{line}"),
+        LogLevel::Warning if !OPENING.load(Ordering::Relaxed) => tracing::warn!(target: "dpdk", "{line}"),
+        LogLevel::Notice => tracing::info!(target: "dpdk", "{line}"),
+        _ => tracing::debug!(target: "dpdk", "{line}"),
     }
 }
 

@@ -157,6 +157,11 @@ pub fn byte(text: &str) -> Result<u8, String> {
     number(text, 8, "byte").map(|n| n as u8)
 }
 
+/// An IPv6 flow label, 20 bits.
+pub fn flow_label(text: &str) -> Result<u32, String> {
+    number(text, 20, "flow label")
+}
+
 /// A UDP port or an MTU: 16 bits.
 pub fn word(text: &str) -> Result<u16, String> {
     number(text, 16, "16-bit number").map(|n| n as u16)

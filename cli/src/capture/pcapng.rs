@@ -134,7 +134,7 @@ impl Pcapng {
         let len = self.order.u32(len);
         // The magic, versions and the section's length; options may follow.
         const LEAST: u32 = FRAME + 16;
-        if len < LEAST || len % 4 != 0 {
+        if len < LEAST || !len.is_multiple_of(4) {
             return Err(CaptureError::Length { claimed: len, bound: LEAST });
         }
         input.skip(len - FRAME - 4)?;

@@ -7,3 +7,5 @@ pub mod inspect;
 pub mod lat;
 #[cfg(feature = "dpdk")]
 pub mod measure;
+#[cfg(feature = "dpdk")]
+pub mod ud;

@@ -39,6 +39,7 @@ pub(super) struct Roce<'a> {
 
 /// What a captured packet is.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "one at a time, on the stack; most captures hold little else")]
 pub(super) enum Seen<'a> {
     /// RoCEv2, well-formed.
     Roce(Roce<'a>),
