@@ -140,6 +140,19 @@ impl Child {
         Err(self.failure(&format!("ended before it said {text:?}")))
     }
 
+    /// Waits until its standard error has said `text`, or it has ended, or the limit is over: for a peer that says only
+    /// there that it is ready. Its end and its silence show later by themselves.
+    pub fn await_error(&mut self, text: &str, limit: Duration) -> Result<(), Failure> {
+        let until = Instant::now() + limit;
+        while Instant::now() < until && matches!(self.process.try_wait(), Ok(None)) {
+            if self.errors().contains(text) {
+                return Ok(());
+            }
+            self.stop.sleep(Duration::from_millis(10))?;
+        }
+        Ok(())
+    }
+
     /// Writes a line to its input.
     pub fn say(&mut self, text: &str) -> Result<(), Failure> {
         let wrote = match &mut self.stdin {
@@ -162,7 +175,7 @@ impl Child {
     }
 
     /// What it wrote to standard error last.
-    pub fn errors(&self) -> String {
+    fn errors(&self) -> String {
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         errors.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
     }
@@ -241,6 +254,17 @@ mod tests {
         assert!(failed.contains("the child ended with") && failed.contains("broken"), "{failed}");
         let failed = shell("echo other").expect("READY", SOON).unwrap_err().to_string();
         assert!(failed.contains("before it said \"READY\""), "{failed}");
+    }
+
+    #[test]
+    fn readiness_may_be_said_on_standard_error() {
+        let start = Instant::now();
+        let mut child = shell("echo waiting here >&2; exec sleep 60");
+        child.await_error("waiting", SOON).unwrap();
+        assert!(child.errors().contains("waiting here"));
+        let mut silent = shell("exit 0");
+        silent.await_error("waiting", SOON).unwrap();
+        assert!(start.elapsed() < SOON);
     }
 
     #[test]

@@ -20,6 +20,9 @@ pub enum Worker {
 /// The two addresses, of the block set aside for documentation (RFC 5737).
 const IPS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 
+/// What the server says when its port is there.
+const WAITING: &str = "waiting for a client";
+
 /// The command lines of server and client.
 fn commands(setup: &Setup, what: &str, worker: Worker, options: &[String]) -> [Vec<OsString>; 2] {
     let devices = devices();
@@ -44,7 +47,8 @@ fn commands(setup: &Setup, what: &str, worker: Worker, options: &[String]) -> [V
 /// Runs both sides; returns the client's report.
 fn run([server, client]: [Vec<OsString>; 2], busy: Duration, stop: &Stop) -> Result<Value, Failure> {
     let start = |name, line: Vec<OsString>| Child::start(name, Command::new(&line[0]).args(&line[1..]), stop);
-    let server = start("the spraywire server", server)?;
+    let mut server = start("the spraywire server", server)?;
+    server.await_error(WAITING, START)?;
     let client = start("the spraywire client", client)?;
     let output = client.finish(START + busy + END)?;
     server.finish(END)?;
