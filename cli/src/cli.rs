@@ -19,7 +19,7 @@ Sizes: 64, 4k (4096), 1MB. Rates: 10g, 1Mpps. Durations: 10 (seconds), 500ms. Nu
 
 /// A software RoCEv2 endpoint on DPDK: runs, measures, and looks at captures.
 #[derive(Parser, Debug)]
-#[command(name = "spraywire", version, about, after_help = AFTER, disable_help_subcommand = true)]
+#[command(name = "spraywire", version, after_help = AFTER, disable_help_subcommand = true)]
 #[command(propagate_version = true, max_term_width = 110)]
 pub struct Cli {
     /// Say more on standard error: -v what is done, -vv details, -vvv everything
@@ -46,7 +46,7 @@ pub enum Command {
     Ud(cmd::ud::UdCommand),
     /// Needs DPDK, which this build does not have
     #[cfg(not(feature = "dpdk"))]
-    #[command(aliases = ["bw", "lat", "ud"])]
+    #[command(visible_aliases = ["bw", "lat", "ud"])]
     Demo(NoDpdk),
     /// Decode the RoCEv2 packets of capture files and check the ICRC of each
     Inspect(cmd::inspect::InspectArgs),
@@ -101,6 +101,17 @@ fn run(cli: &Cli) -> Result<Exit, Error> {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+
+    #[cfg(not(feature = "dpdk"))]
+    #[test]
+    fn commands_that_need_dpdk_say_so() {
+        for line in ["demo", "bw 192.0.2.1 -s 64", "lat --json", "ud send 192.0.2.1 --qpn 2 -h"] {
+            let words = std::iter::once("spraywire").chain(line.split_whitespace());
+            let error = run(&Cli::try_parse_from(words).unwrap()).unwrap_err();
+            assert_eq!(error.exit, Exit::Usage);
+            assert!(error.to_string().contains("libdpdk-dev"), "{error}");
+        }
+    }
 
     #[test]
     fn the_arguments_are_consistent_and_every_command_has_examples() {
