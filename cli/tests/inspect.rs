@@ -513,3 +513,33 @@ fn mutated_captures_never_panic() {
         assert_eq!(of("packets"), of("icrc_ok") + of("icrc_bad") + of("cut"));
     }
 }
+
+/// The names of all fields below a value, without those whose names are data.
+fn names(value: &Value, found: &mut std::collections::BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                found.insert(name.clone());
+                let by_name = ["malformed", "rejected", "other", "unknown_link", "parameters"];
+                if !by_name.contains(&name.as_str()) {
+                    names(value, found);
+                }
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|v| names(v, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_field_is_documented() {
+    let schema = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("json.md")).unwrap();
+    let mut found = std::collections::BTreeSet::new();
+    for file in all_captures() {
+        names(&json([file.as_os_str(), "-v".as_ref()]).1, &mut found);
+    }
+    names(&json([cut_to(60, "ud-v4-mtu1024.pcap").path()]).1, &mut found);
+    assert!(found.len() > 60, "{found:?}");
+    let missing: Vec<&String> = found.iter().filter(|name| !schema.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}

@@ -1,4 +1,4 @@
-//! The JSON form of every report: one schema for all commands, with a version. `docs/json.md` describes it.
+//! The JSON form of every report: one schema for all commands, with a version. `cli/json.md` describes it.
 
 use crate::error::Error;
 use serde::Serialize;

@@ -226,3 +226,28 @@ fn a_rate_is_kept() {
     let args = send_args("192.0.2.1 --qpn 2 --rate 51.2k");
     assert_eq!(args.gap(), std::time::Duration::from_millis(10));
 }
+
+#[test]
+fn every_field_of_the_reports_is_documented() {
+    fn names(value: &Value, schema: &str, found: &mut usize) {
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    assert!(schema.contains(&format!("`{name}`")), "{name}");
+                    *found += 1;
+                    if !["parameters", "dropped"].contains(&name.as_str()) {
+                        names(value, schema, found);
+                    }
+                }
+            }
+            Value::Array(list) => list.iter().for_each(|v| names(v, schema, found)),
+            _ => {}
+        }
+    }
+    let done = run_both("-n 1 -t 20 --verify incr", "192.0.2.1 --qpn 0x10000");
+    let schema = include_str!("../../../json.md");
+    let mut found = 0;
+    names(&done.recv.2, schema, &mut found);
+    names(&done.send.2, schema, &mut found);
+    assert!(found > 50, "{found}");
+}
