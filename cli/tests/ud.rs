@@ -275,3 +275,28 @@ fn idle_costs_next_to_nothing_unless_asked_to_spin() {
     let spinning = share("-t 50 --idle spin");
     assert!(spinning > 0.15 && spinning > 2.0 * idle, "{spinning}, idle {idle}");
 }
+
+#[test]
+fn one_core_is_enough_and_measuring_on_it_is_warned_of() {
+    let program = Program::new();
+    let core = dataplane::idle::allowed_cores()[0].to_string();
+    let socket = next_socket();
+    let mut child = Command::new("timeout")
+        .args(["60", "taskset", "-c", &core])
+        .arg(&program.path)
+        .args(["bw", "--ip", "10.0.0.1", "--port", &device("server", socket)])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .env_remove("RUST_LOG")
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    let warning = said.next().unwrap().unwrap();
+    let waits = said.next().unwrap().unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(warning.contains("WARN only 1 core:"), "{warning}");
+    assert!(waits.contains("waiting for a client at 10.0.0.1"), "{waits}");
+}
