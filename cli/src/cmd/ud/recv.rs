@@ -51,7 +51,7 @@ pub struct RecvArgs {
     #[arg(short = 't', long, value_name = "TIME", value_parser = units::duration)]
     pub time: Option<Duration>,
 
-    /// Check each message: zero, incr, random[:SEED], hex:…, text:…
+    /// Check each message: zero, incr, random, random:SEED, hex:…, text:…
     #[arg(long, value_name = "PATTERN")]
     pub verify: Option<Pattern>,
 

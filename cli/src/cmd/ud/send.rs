@@ -54,7 +54,7 @@ pub struct SendArgs {
     #[arg(short, long, value_name = "BYTES", value_parser = units::size)]
     pub size: Option<u64>,
 
-    /// What messages hold: zero, incr, random[:SEED], hex:…, text:…
+    /// What messages hold: zero, incr, random, random:SEED, hex:…, text:…
     #[arg(long, value_name = "PATTERN", default_value = "incr")]
     pub pattern: Pattern,
 
