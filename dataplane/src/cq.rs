@@ -1,7 +1,7 @@
 //! Completions and the bounded queues that hold them.
 
+use crate::ring::Ring;
 use roce_proto::types::Qpn;
-use std::collections::VecDeque;
 
 /// What a completed work request asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +85,7 @@ pub enum Arm {
 /// dropped and counted before it takes a receive.
 #[derive(Debug)]
 pub struct Cq<B> {
-    entries: VecDeque<Completion<B>>,
-    depth: usize,
+    entries: Ring<Completion<B>>,
     reserved: usize,
     armed: Option<Arm>,
     event: bool,
@@ -94,13 +93,13 @@ pub struct Cq<B> {
 
 impl<B> Cq<B> {
     pub(crate) fn new(depth: usize) -> Cq<B> {
-        Cq { entries: VecDeque::with_capacity(depth), depth, reserved: 0, armed: None, event: false }
+        Cq { entries: Ring::new(depth), reserved: 0, armed: None, event: false }
     }
 
     /// Takes the oldest completion.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self) -> Option<Completion<B>> {
-        self.entries.pop_front()
+        self.entries.pop()
     }
 
     /// Completions that wait.
@@ -115,7 +114,7 @@ impl<B> Cq<B> {
 
     /// How many it holds at the most.
     pub fn depth(&self) -> usize {
-        self.depth
+        self.entries.capacity()
     }
 
     /// Asks for one event; a later call replaces an earlier one, except that `Solicited` never weakens `Next`.
@@ -132,7 +131,7 @@ impl<B> Cq<B> {
 
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        self.entries.len() + self.reserved < self.depth
+        self.entries.len() + self.reserved < self.entries.capacity()
     }
 
     /// Keeps a place for a completion to come; false if there is none.
@@ -150,21 +149,22 @@ impl<B> Cq<B> {
         self.reserved = self.reserved.saturating_sub(1);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, completion: Completion<B>) {
         if let Some(arm) = self.armed {
-            let failed = completion.status != WcStatus::Success;
-            if arm == Arm::Next || completion.solicited || failed {
-                self.armed = None;
-                self.event = true;
-            }
+            self.raise(arm, &completion);
         }
-        if self.entries.is_empty() {
-            // Starts over at the front of the ring, so that a queue which is drained often stays within a few cache lines
-            // however deep it is.
-            self.entries.clear();
+        let pushed = self.entries.push(completion);
+        debug_assert!(pushed.is_ok(), "a completion without a place");
+    }
+
+    #[cold]
+    fn raise(&mut self, arm: Arm, completion: &Completion<B>) {
+        let failed = completion.status != WcStatus::Success;
+        if arm == Arm::Next || completion.solicited || failed {
+            self.armed = None;
+            self.event = true;
         }
-        self.entries.push_back(completion);
     }
 
     /// Drops the completions of a QP that is being destroyed, as `ibv_destroy_qp` does.

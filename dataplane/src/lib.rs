@@ -20,5 +20,6 @@ pub mod io;
 pub mod link;
 pub mod neighbour;
 pub mod qp;
+mod ring;
 pub mod thread;
 pub mod worker;

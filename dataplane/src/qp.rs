@@ -1,9 +1,9 @@
 //! UD queue pairs and their work requests.
 
 use crate::ah::AhKey;
+use crate::ring::Ring;
 use roce_proto::types::{PKey, Psn, QKey, Qpn};
 use slotmap::new_key_type;
-use std::collections::VecDeque;
 
 /// Bytes in front of the payload in every receive buffer: the Global Route Header area of the verbs.
 pub const GRH_LEN: usize = 40;
@@ -236,10 +236,9 @@ pub(crate) struct Qp<B> {
     pub send_cq: CqKey,
     pub recv_cq: CqKey,
     pub send_depth: u32,
-    pub recv_depth: u32,
     /// Sends posted and not yet taken by the driver.
     pub outstanding: u32,
-    pub recv: VecDeque<RecvWr<B>>,
+    pub recv: Ring<RecvWr<B>>,
     pub counters: QpCounters,
 }
 

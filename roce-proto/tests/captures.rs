@@ -113,7 +113,7 @@ fn every_capture_parses_as_its_manifest_says() {
             assert_eq!(packet.icrc_expected(), naive, "{name}: against the bitwise ICRC");
             assert_eq!(packet.icrc().to_le_bytes(), frame[frame.len() - 4..], "{name}");
             right += usize::from(packet.icrc_ok());
-            *opcodes.entry(packet.bth.opcode.to_string()).or_insert(0) += 1;
+            *opcodes.entry(packet.bth().opcode.to_string()).or_insert(0) += 1;
             let (extensions, payload) = packet.extensions().expect("headers of the opcode");
             if let Ok(ud) = packet.ud() {
                 assert_eq!(extensions.deth, Some(ud.deth), "{name}");
@@ -164,13 +164,13 @@ fn reverse(frame: &[u8], packet: &Packet<'_>) -> Option<(Route, Send)> {
         src_port: packet.src_port(),
     };
     let send = Send {
-        dst_qpn: packet.bth.dst_qpn,
+        dst_qpn: packet.bth().dst_qpn,
         src_qpn: ud.deth.src_qpn,
         qkey: ud.deth.qkey,
-        pkey: packet.bth.pkey,
-        psn: packet.bth.psn,
+        pkey: packet.bth().pkey,
+        psn: packet.bth().psn,
         imm: ud.imm,
-        solicited: packet.bth.solicited,
+        solicited: packet.bth().solicited,
     };
     Some((route, send))
 }
@@ -190,7 +190,7 @@ fn our_builder_makes_the_very_frames_of_linux() {
             let at = template.header_len(imm);
             ours[at..at + payload.len()].copy_from_slice(payload);
             template.emit(&send, payload.len(), &mut ours).expect("the exact length");
-            if packet.bth.ack_request {
+            if packet.bth().ack_request {
                 // Linux sets this bit in management datagrams; UD has no acknowledgements, and we never ask.
                 asking += 1;
                 let from = l3_offset(frame);

@@ -60,7 +60,7 @@ fn what_is_built_is_what_is_parsed() {
             assert_eq!((packet.ip.dscp(), packet.ip.ecn(), packet.ip.hop_limit()), (26, 2, 64));
             assert_eq!((packet.src_port(), packet.udp_checksum()), (0xc123, 0));
             let opcode = if imm.is_some() { Opcode::UD_SEND_ONLY_IMM } else { Opcode::UD_SEND_ONLY };
-            assert_eq!((packet.bth.opcode, packet.bth.pad), (opcode, 3));
+            assert_eq!((packet.bth().opcode, packet.bth().pad), (opcode, 3));
             let ud = packet.ud().expect("UD");
             assert_eq!((ud.imm, ud.payload), (imm, &b"hello"[..]));
             assert_eq!(ud.deth.src_qpn, Qpn::new(0x12).expect("24 bits"));
@@ -79,7 +79,7 @@ fn pad_fills_up_to_four_and_is_not_delivered() {
             let frame = build(&route(ipv6), &datagram(None), &payload);
             let packet = roce(&frame);
             let want = [0, 3, 2, 1][len % 4];
-            assert_eq!((pad(len), usize::from(packet.bth.pad)), (want, want));
+            assert_eq!((pad(len), usize::from(packet.bth().pad)), (want, want));
             assert_eq!(packet.padding(), &[0; 3][..want]);
             assert_eq!(packet.ud().expect("UD").payload, payload);
             let end = bth_at(ipv6) + 20 + len + want;
@@ -155,8 +155,8 @@ fn congestion_bits_are_seen_and_do_not_break_the_icrc() {
         let mut frame = build(&route(ipv6), &datagram(None), &[1; 8]);
         frame[bth_at(ipv6) + 4] = 0xff;
         let packet = roce(&frame);
-        assert!(packet.bth.fecn && packet.bth.becn && packet.icrc_ok());
-        assert_eq!(packet.bth.dst_qpn.get(), 0x11);
+        assert!(packet.bth().fecn && packet.bth().becn && packet.icrc_ok());
+        assert_eq!(packet.bth().dst_qpn.get(), 0x11);
     }
 }
 

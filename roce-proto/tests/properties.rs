@@ -290,13 +290,13 @@ fn reverse(frame: &[u8]) -> (Route, Send, Vec<u8>) {
         src_port: packet.src_port(),
     };
     let send = Send {
-        dst_qpn: packet.bth.dst_qpn,
+        dst_qpn: packet.bth().dst_qpn,
         src_qpn: ud.deth.src_qpn,
         qkey: ud.deth.qkey,
-        pkey: packet.bth.pkey,
-        psn: packet.bth.psn,
+        pkey: packet.bth().pkey,
+        psn: packet.bth().psn,
         imm: ud.imm,
-        solicited: packet.bth.solicited,
+        solicited: packet.bth().solicited,
     };
     (route, send, ud.payload.to_vec())
 }
@@ -311,7 +311,7 @@ proptest! {
         prop_assert_eq!(packet.icrc(), icrc_naive(&frame[l3..frame.len() - 4]));
         prop_assert_eq!(l3 + packet.ip_len(), frame.len());
         prop_assert_eq!(packet.body().len() % 4, payload.len() % 4);
-        prop_assert_eq!((usize::from(packet.bth.pad) + payload.len()) % 4, 0);
+        prop_assert_eq!((usize::from(packet.bth().pad) + payload.len()) % 4, 0);
         prop_assert!(packet.padding().iter().all(|&b| b == 0));
         let (route_back, send_back, payload_back) = reverse(&frame);
         prop_assert_eq!(route_back, route);
@@ -383,7 +383,7 @@ fn frames_number_through_the_wrap() {
     let mut seen = Vec::new();
     for _ in 0..4 {
         let frame = build(&common::route(false), &send, b"x");
-        seen.push(roce(&frame).bth.psn.get());
+        seen.push(roce(&frame).bth().psn.get());
         send.psn = send.psn.next();
     }
     assert_eq!(seen, [0xff_fffe, 0xff_ffff, 0, 1]);

@@ -209,7 +209,9 @@ impl Serve for Server<'_> {
             return Ok(());
         }
         let (ours, theirs) = (self.kind.name(), spec.kind.name());
-        Err(format!("the server runs `spraywire {ours}`, the client `spraywire {theirs}`: use the same on both sides"))
+        Err(format!(
+            "the server runs `spraywire {ours}`, the client `spraywire {theirs}`: use the same on both sides"
+        ))
     }
 
     fn began(&mut self, peer: IpAddr, spec: &TestSpec) {

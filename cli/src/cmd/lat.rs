@@ -156,7 +156,15 @@ pub fn to_json(rtt: &Histogram<u64>, unanswered: u64) -> Value {
 /// One result as a table with headings.
 pub fn lat_table(result: &TestResult) -> Table {
     let names = [
-        "    size", "round trips", "unanswered", "     min", "     p50", "     p99", "   p99.9", "     max", "    mean",
+        "    size",
+        "round trips",
+        "unanswered",
+        "     min",
+        "     p50",
+        "     p99",
+        "   p99.9",
+        "     max",
+        "    mean",
     ];
     let mut table = Table::new(names.map(|n| (n, Right)));
     let half = |ns: u64| Time::nanos(ns / 2).to_string();

@@ -139,7 +139,11 @@ mod tests {
                 assert_eq!(assembler.take(1, piece), Ok(None));
                 assert_eq!(assembler.take(1, piece), Ok(None), "a duplicate changes nothing");
             }
-            assert_eq!(assembler.take(2, &last).map(|m| m.is_some()), Ok(pieces.is_empty()), "another sender");
+            assert_eq!(
+                assembler.take(2, &last).map(|m| m.is_some()),
+                Ok(pieces.is_empty()),
+                "another sender"
+            );
             assert_eq!(assembler.take(1, &last), Ok(Some(message.clone())));
         }
     }
@@ -165,7 +169,13 @@ mod tests {
     #[test]
     fn foreign_and_broken_pieces_are_refused_and_held_memory_is_bounded() {
         let mut assembler = Assembler::new();
-        for bytes in [&b""[..], b"SW", b"XX\x01\x00\x01\0\0\0\0{}", b"SW\x01\x01\x01\0\0\0\0{}", b"SW\x01\x00\x00\0\0\0\0"] {
+        for bytes in [
+            &b""[..],
+            b"SW",
+            b"XX\x01\x00\x01\0\0\0\0{}",
+            b"SW\x01\x01\x01\0\0\0\0{}",
+            b"SW\x01\x00\x00\0\0\0\0",
+        ] {
             assert_eq!(assembler.take(0, bytes), Err(Bad::Foreign), "{bytes:?}");
         }
         assert_eq!(assembler.take(0, b"SW\x09\x00\x01\0\0\0\0{}"), Err(Bad::Version(9)));

@@ -169,17 +169,25 @@ impl Control {
         Ok(())
     }
 
+    /// Whether a completion is of this queue pair.
+    #[inline]
+    pub fn owns(&self, done: &Completion<Buf>) -> bool {
+        done.qpn == self.qpn
+    }
+
     /// Takes a completion if it is of this queue pair, and gives it back otherwise.
     #[inline]
     pub fn take<D: Drive>(&mut self, drive: &mut D, done: Completion<Buf>) -> Option<Completion<Buf>> {
-        if done.qpn != self.qpn {
+        if !self.owns(&done) {
             return Some(done);
         }
         self.take_own(drive, done);
         None
     }
 
-    fn take_own<D: Drive>(&mut self, drive: &mut D, done: Completion<Buf>) {
+    /// Takes a completion of this queue pair.
+    #[cold]
+    pub fn take_own<D: Drive>(&mut self, drive: &mut D, done: Completion<Buf>) {
         if done.opcode != WcOpcode::Recv {
             return;
         }

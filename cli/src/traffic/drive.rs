@@ -21,13 +21,17 @@ pub trait Drive {
     /// The time.
     fn now(&self) -> Instant;
 
+    /// The time of the last round: costs nothing.
+    fn round_time(&self) -> Instant;
+
     /// One round: packets move, or the requests posted so far set out. `busy` says whether the caller found work itself; if
     /// nobody did, it spins, yields or sleeps.
     fn turn(&mut self, busy: bool);
 
     /// Posts the first `len` bytes of `buf`. The buffer comes back at once if it is free again, otherwise with the
     /// completion.
-    fn send(&mut self, qp: QpKey, wr: &SendWr, len: usize, buf: Buf) -> Result<Option<Buf>, (PostError, Buf)>;
+    fn send(&mut self, qp: QpKey, wr: &SendWr, len: usize, buf: Buf)
+    -> Result<Option<Buf>, (PostError, Buf)>;
 
     /// Posts a receive.
     fn recv(&mut self, qp: QpKey, wr_id: u64, buf: Buf) -> Result<(), (PostError, Buf)>;
@@ -47,13 +51,14 @@ pub struct Inline<I: PortIo> {
     worker: Worker<I, Buf>,
     cqs: Vec<CqKey>,
     clock: Clock,
+    time: Instant,
     idle: Idle,
 }
 
 impl<I: PortIo> Inline<I> {
     /// Drives `worker`, taking completions from `cqs`.
     pub fn new(worker: Worker<I, Buf>, cqs: Vec<CqKey>, clock: Clock, idle: IdlePolicy) -> Self {
-        Inline { worker, cqs, clock, idle: Idle::new(idle) }
+        Inline { worker, cqs, clock, time: clock.now(), idle: Idle::new(idle) }
     }
 }
 
@@ -66,13 +71,25 @@ impl<I: PortIo + 'static> Drive for Inline<I> {
     }
 
     #[inline]
+    fn round_time(&self) -> Instant {
+        self.time
+    }
+
+    #[inline]
     fn turn(&mut self, busy: bool) {
-        let progress = self.worker.poll(self.clock.now());
+        self.time = self.clock.now();
+        let progress = self.worker.poll(self.time);
         self.idle.after_round(busy || progress.any());
     }
 
     #[inline]
-    fn send(&mut self, qp: QpKey, wr: &SendWr, len: usize, buf: Buf) -> Result<Option<Buf>, (PostError, Buf)> {
+    fn send(
+        &mut self,
+        qp: QpKey,
+        wr: &SendWr,
+        len: usize,
+        buf: Buf,
+    ) -> Result<Option<Buf>, (PostError, Buf)> {
         match self.worker.post_send(qp, wr, buf.bytes(len)) {
             Ok(()) => Ok(Some(buf)),
             Err(e) => Err((e, buf)),
@@ -106,13 +123,14 @@ impl<I: PortIo + 'static> Drive for Inline<I> {
 pub struct Threaded<I: PortIo + 'static> {
     endpoint: Endpoint<I, Buf>,
     clock: Clock,
+    time: Instant,
     idle: Idle,
 }
 
 impl<I: PortIo> Threaded<I> {
     /// Drives the worker behind `endpoint`; `idle` is this side's policy, the worker has its own.
     pub fn new(endpoint: Endpoint<I, Buf>, clock: Clock, idle: IdlePolicy) -> Self {
-        Threaded { endpoint, clock, idle: Idle::new(idle) }
+        Threaded { endpoint, clock, time: clock.now(), idle: Idle::new(idle) }
     }
 }
 
@@ -125,13 +143,25 @@ impl<I: PortIo + 'static> Drive for Threaded<I> {
     }
 
     #[inline]
+    fn round_time(&self) -> Instant {
+        self.time
+    }
+
+    #[inline]
     fn turn(&mut self, busy: bool) {
+        self.time = self.clock.now();
         self.endpoint.flush();
         self.idle.after_round(busy);
     }
 
     #[inline]
-    fn send(&mut self, qp: QpKey, wr: &SendWr, len: usize, buf: Buf) -> Result<Option<Buf>, (PostError, Buf)> {
+    fn send(
+        &mut self,
+        qp: QpKey,
+        wr: &SendWr,
+        len: usize,
+        buf: Buf,
+    ) -> Result<Option<Buf>, (PostError, Buf)> {
         self.endpoint.post_send(qp, wr, len, buf).map(|()| None)
     }
 

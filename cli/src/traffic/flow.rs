@@ -9,7 +9,6 @@ use dataplane::cq::{Completion, WcOpcode, WcStatus};
 use dataplane::qp::{GRH_LEN, QpKey, SendWr};
 use roce_proto::time::Instant;
 use roce_proto::types::{QKey, Qpn};
-use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Q_Key of the data queue pairs: what perftest uses.
@@ -37,10 +36,12 @@ pub struct Sending {
     started: Instant,
     rate: Option<u64>,
     posted: u64,
-    /// Message memory that is free, in order: each message goes out from the next one.
-    free: VecDeque<Buf>,
-    /// Buffers that the worker has.
-    away: u64,
+    /// Message memory; each message goes out from the next one. Empty where the worker has it.
+    messages: Vec<Buf>,
+    /// Which is next.
+    next_message: usize,
+    /// How many the worker has: those before the next. They come back in order.
+    away: usize,
     done: bool,
 }
 
@@ -59,7 +60,8 @@ impl Sending {
             started: now,
             rate: spec.rate,
             posted: 0,
-            free: (0..count).map(message).collect(),
+            messages: (0..count).map(message).collect(),
+            next_message: 0,
             away: 0,
             done: false,
         }
@@ -85,6 +87,14 @@ impl Sending {
         self.away == 0
     }
 
+    /// The worker gives a buffer back.
+    fn back(&mut self, buf: Buf) {
+        let count = self.messages.len();
+        let slot = (self.next_message + count - self.away) % count;
+        self.messages[slot] = buf;
+        self.away = self.away.saturating_sub(1);
+    }
+
     /// Messages that the rate limit and the quota allow at `now`.
     fn allowed(&mut self, now: Instant) -> u64 {
         if self.until.is_some_and(|until| now >= until) {
@@ -106,7 +116,10 @@ impl Sending {
     fn post<D: Drive>(&mut self, drive: &mut D, qps: &Qps, size: usize, now: Instant) -> Result<u64, Error> {
         let allowed = self.allowed(now);
         for posted in 0..allowed {
-            let Some(buf) = self.free.pop_front() else { return Ok(posted) };
+            if self.away == self.messages.len() {
+                return Ok(posted);
+            }
+            let slot = &mut self.messages[self.next_message];
             let index = self.next_qp;
             let dst_qpn = Qpn::new(self.peer_base.get() + index as u32).unwrap_or(Qpn::MAX);
             let wr = SendWr {
@@ -118,11 +131,11 @@ impl Sending {
                 solicited: false,
                 signaled: false,
             };
-            match drive.send(qps.keys[index], &wr, size, buf) {
-                Ok(Some(buf)) => self.free.push_back(buf),
+            match drive.send(qps.keys[index], &wr, size, std::mem::take(slot)) {
+                Ok(Some(buf)) => *slot = buf,
                 Ok(None) => self.away += 1,
                 Err((e, buf)) => {
-                    self.free.push_front(buf);
+                    *slot = buf;
                     if e.is_back_pressure() {
                         return Ok(posted);
                     }
@@ -130,6 +143,10 @@ impl Sending {
                 }
             }
             self.posted += 1;
+            self.next_message += 1;
+            if self.next_message == self.messages.len() {
+                self.next_message = 0;
+            }
             self.next_qp = if index + 1 == qps.keys.len() { 0 } else { index + 1 };
         }
         Ok(allowed)
@@ -188,8 +205,7 @@ impl Flow {
             }
             (WcOpcode::Send, WcStatus::Success) => {
                 if let (Some(tx), Some(buf)) = (&mut self.tx, done.buf) {
-                    tx.away = tx.away.saturating_sub(1);
-                    tx.free.push_back(buf);
+                    tx.back(buf);
                 }
                 Ok(false)
             }
@@ -234,11 +250,14 @@ impl Flow {
         for _ in 0..PER_ROUND {
             let Some(done) = drive.complete() else { break };
             busy = true;
-            let Some(done) = control.take(drive, done) else { continue };
+            if control.owns(&done) {
+                control.take_own(drive, done);
+                continue;
+            }
             received += u64::from(self.take(drive, done)?);
         }
         if received > 0 || self.tx.is_some() {
-            let now = drive.now();
+            let now = drive.round_time();
             self.rx.add(received, now);
             if let Some(tx) = self.tx.as_mut() {
                 busy |= tx.post(drive, &self.qps, self.size, now)? > 0;

@@ -40,7 +40,12 @@ impl Pinger {
     }
 
     /// One round trip.
-    pub fn ping<D: Drive>(&mut self, drive: &mut D, flow: &mut Flow, control: &mut Control) -> Result<(), Error> {
+    pub fn ping<D: Drive>(
+        &mut self,
+        drive: &mut D,
+        flow: &mut Flow,
+        control: &mut Control,
+    ) -> Result<(), Error> {
         let sequence = self.sent.to_be_bytes();
         if let Some(head) = self.message.first_chunk_mut() {
             *head = sequence;
@@ -119,16 +124,15 @@ fn reclaim<D: Drive>(
     }
 }
 
-fn post<D: Drive>(drive: &mut D, flow: &Flow, ah: AhKey, peer: Qpn, message: Buf) -> Result<Option<Buf>, Error> {
-    let wr = SendWr {
-        wr_id: 0,
-        ah,
-        dst_qpn: peer,
-        qkey: DATA_QKEY,
-        imm: None,
-        solicited: false,
-        signaled: false,
-    };
+fn post<D: Drive>(
+    drive: &mut D,
+    flow: &Flow,
+    ah: AhKey,
+    peer: Qpn,
+    message: Buf,
+) -> Result<Option<Buf>, Error> {
+    let wr =
+        SendWr { wr_id: 0, ah, dst_qpn: peer, qkey: DATA_QKEY, imm: None, solicited: false, signaled: false };
     let len = message.len();
     let deadline = drive.now() + 10 * LOST_AFTER;
     let mut message = message;
@@ -166,7 +170,12 @@ impl Echo {
     }
 
     /// One round; returns whether there was anything to do.
-    pub fn round<D: Drive>(&mut self, drive: &mut D, flow: &mut Flow, control: &mut Control) -> Result<bool, Error> {
+    pub fn round<D: Drive>(
+        &mut self,
+        drive: &mut D,
+        flow: &mut Flow,
+        control: &mut Control,
+    ) -> Result<bool, Error> {
         let mut busy = false;
         while let Some(done) = drive.complete() {
             busy = true;
@@ -187,7 +196,9 @@ impl Echo {
                 (WcOpcode::Send, WcStatus::Success, buf) => self.free.extend(buf),
                 (_, WcStatus::WorkRequestFlushed, _) => {}
                 (opcode, status, _) => {
-                    return Err(Error::failed(format_args!("a work request ({opcode:?}) completed with {status:?}")));
+                    return Err(Error::failed(format_args!(
+                        "a work request ({opcode:?}) completed with {status:?}"
+                    )));
                 }
             }
         }

@@ -109,9 +109,7 @@ impl<D: Drive> Bench<D> {
     }
 
     fn counters(&mut self) -> Result<Counters, Error> {
-        self.drive
-            .with_worker(|w| w.counters(0).cloned().unwrap_or_default())
-            .map_err(Error::failed)
+        self.drive.with_worker(|w| w.counters(0).cloned().unwrap_or_default()).map_err(Error::failed)
     }
 
     /// Replaces the data queue pairs.
@@ -442,7 +440,9 @@ fn no_answer<D: Drive>(bench: &mut Bench<D>, host: IpAddr, limit: Duration) -> E
             "its address was asked for (ARP or neighbour discovery) without an answer: is the server started, with that \
              --ip, on the same network?"
         }
-        (true, true) => "its address is known, but no server answers there: start the same command there, without HOST",
+        (true, true) => {
+            "its address is known, but no server answers there: start the same command there, without HOST"
+        }
     };
     Error::failed(format_args!("{host} did not answer within {} s", limit.as_secs_f64())).hint(why)
 }
@@ -498,7 +498,8 @@ impl<D: Drive> Bench<D> {
                         if current.is_some_and(|(s, _)| test <= s.test) {
                             continue;
                         }
-                        let Some(mut serving) = self.welcome(peer, v, id, test, qpn, mtu, spec, server)? else {
+                        let Some(mut serving) = self.welcome(peer, v, id, test, qpn, mtu, spec, server)?
+                        else {
                             continue;
                         };
                         let report = self.serve_test(&mut serving, server)?;
@@ -611,7 +612,14 @@ impl<D: Drive> Bench<D> {
         self.control.send(&mut self.drive, s.peer, &report)?;
         let client = RxReport { sent: announced.unwrap_or(0), ..RxReport::default() };
         let spec = s.spec.clone();
-        server.ended(TestResult { spec, server: rx, client, rtt: None, unanswered: 0, interrupted: false })?;
+        server.ended(TestResult {
+            spec,
+            server: rx,
+            client,
+            rtt: None,
+            unanswered: 0,
+            interrupted: false,
+        })?;
         Ok(report)
     }
 
@@ -624,14 +632,22 @@ impl<D: Drive> Bench<D> {
                 return Ok(ah);
             }
             if self.drive.now().saturating_since(started) > SILENCE {
-                return Err(Error::failed(format_args!("{ip} reached us, but does not answer when asked for its MAC address")));
+                return Err(Error::failed(format_args!(
+                    "{ip} reached us, but does not answer when asked for its MAC address"
+                )));
             }
             self.idle_round();
         }
     }
 
     /// The server's control messages while a test runs.
-    fn hear(&mut self, s: &Serving, flow: &Flow, now: Instant, announced: &mut Option<u64>) -> Result<(), Error> {
+    fn hear(
+        &mut self,
+        s: &Serving,
+        flow: &Flow,
+        now: Instant,
+        announced: &mut Option<u64>,
+    ) -> Result<(), Error> {
         while let Some((peer, message)) = self.control.next() {
             if peer != s.peer || message.session() != s.id {
                 if let Message::Hello { id, .. } = message {

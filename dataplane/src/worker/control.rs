@@ -2,7 +2,7 @@
 
 use super::Worker;
 use super::core::Core;
-use super::port::{Local, TxMeta};
+use super::port::{Local, TxRuns};
 use super::rx::Outcome;
 use crate::buffer::Buffer;
 use crate::capture::Capture;
@@ -13,7 +13,6 @@ use roce_proto::wire::control as frames;
 use roce_proto::wire::ethernet::{Header as EthernetHeader, MacAddr, VlanStack};
 use roce_proto::wire::frame::{Frame, Icmp4, Icmp6, Link};
 use roce_proto::wire::{EmitError, arp, icmp, icmpv6, ipv4, ipv6};
-use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A frame that the worker itself has to say.
@@ -56,7 +55,7 @@ impl Reply<'_> {
 pub(super) fn send<I: PortIo, B>(
     io: &mut I,
     tx: &mut I::Burst,
-    meta: &mut VecDeque<TxMeta<B>>,
+    runs: &mut TxRuns<B>,
     capture: Option<&Capture>,
     reply: &Reply<'_>,
 ) -> bool {
@@ -75,15 +74,7 @@ pub(super) fn send<I: PortIo, B>(
     if tx.push(buf).is_err() {
         return false;
     }
-    meta.push_back(TxMeta {
-        qp: None,
-        control: true,
-        signal: None,
-        frame_len: frame_len as u32,
-        payload_len: 0,
-        wr_id: 0,
-        buf: None,
-    });
+    runs.note(None, true, frame_len, None);
     true
 }
 
@@ -250,7 +241,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         while !port.tx.is_full() {
             let Some(ip) = port.local.neighbours.next_request(now) else { return };
             if let Some(request) = request(ip, &port.local) {
-                send(&mut port.io, &mut port.tx, &mut port.meta, port.capture.as_ref(), &request);
+                send(&mut port.io, &mut port.tx, &mut port.runs, port.capture.as_ref(), &request);
             }
         }
     }

@@ -4,11 +4,12 @@ use super::WorkerConfig;
 use crate::ah::{Ah, AhKey};
 use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
 use crate::qp::{CqKey, PostError, Qp, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr, src_port_for};
+use crate::ring::Ring;
 use roce_proto::types::{PKey, Psn, Qpn};
 use roce_proto::wire::ethernet::MacAddr;
 use roce_proto::wire::ud::Template;
 use slotmap::SlotMap;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::net::IpAddr;
 
@@ -97,9 +98,8 @@ impl<B> Core<B> {
             send_cq: config.send_cq,
             recv_cq: config.recv_cq,
             send_depth: config.send_depth,
-            recv_depth: config.recv_depth,
             outstanding: 0,
-            recv: VecDeque::with_capacity(config.recv_depth as usize),
+            recv: Ring::new(config.recv_depth as usize),
             counters: QpCounters::default(),
         });
         self.by_qpn.insert(qpn.get(), key);
@@ -154,7 +154,7 @@ impl<B> Core<B> {
     }
 
     /// Finds the queue pair with a number.
-    #[inline]
+    #[inline(always)]
     pub fn find(&mut self, qpn: Qpn) -> Option<QpKey> {
         if let Some((last, key)) = self.last
             && last == qpn
@@ -166,19 +166,16 @@ impl<B> Core<B> {
         Some(key)
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn post_recv(&mut self, key: QpKey, wr: RecvWr<B>) -> Result<(), (PostError, RecvWr<B>)> {
         let Some(qp) = self.qps.get_mut(key) else { return Err((PostError::NoQp, wr)) };
-        if qp.recv.len() >= qp.recv_depth as usize {
-            return Err((PostError::QueueFull { depth: qp.recv_depth }, wr));
+        if qp.state == QpState::Reset {
+            return Err((PostError::State(qp.state), wr));
         }
-        match qp.state {
-            QpState::Reset => return Err((PostError::State(qp.state), wr)),
-            QpState::Error => {
-                qp.recv.push_back(wr);
-                self.start_flush(key);
-            }
-            _ => qp.recv.push_back(wr),
+        let depth = qp.recv.capacity() as u32;
+        qp.recv.push(wr).map_err(|wr| (PostError::QueueFull { depth }, wr))?;
+        if qp.state == QpState::Error {
+            self.start_flush(key);
         }
         Ok(())
     }
@@ -204,7 +201,7 @@ impl<B> Core<B> {
                 if !cq.has_room() {
                     return true;
                 }
-                if let Some(wr) = qp.recv.pop_front() {
+                if let Some(wr) = qp.recv.pop() {
                     cq.push(flushed(qp.qpn, WcOpcode::Recv, wr.wr_id, Some(wr.buf)));
                 }
             }

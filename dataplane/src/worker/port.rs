@@ -7,10 +7,10 @@ use crate::counters::Counters;
 use crate::io::{BURST, PortIo};
 use crate::neighbour::NeighbourTable;
 use crate::qp::{CqKey, QpKey};
+use crate::ring::Ring;
 use roce_proto::types::{Mtu, PKey};
 use roce_proto::wire::ethernet::MacAddr;
 use roce_proto::wire::{ethernet, ud};
-use std::collections::VecDeque;
 use std::net::IpAddr;
 
 /// Bytes around a UD payload, from the IP header on, at the most: IPv6 with an immediate. An IB MTU fits a port only if it
@@ -72,25 +72,56 @@ impl Local {
     }
 }
 
-/// What became of a packet handed to the port, to be settled when the driver takes it.
-pub(crate) struct TxMeta<B> {
+/// Packets handed to the port, one after the other and alike, to be settled when the driver takes them.
+pub(crate) struct TxRun<B> {
+    /// How many.
+    pub count: u32,
+    /// Bytes of each.
+    pub frame_len: u32,
     /// `None` for control packets and for those whose queue pair is gone.
     pub qp: Option<QpKey>,
     pub control: bool,
-    /// Where a signaled send completes; its place is reserved there.
-    pub signal: Option<CqKey>,
-    pub frame_len: u32,
-    pub payload_len: u32,
+    /// What a signaled send completes with; such a send is a run of its own.
+    pub signal: Option<Signal<B>>,
+}
+
+/// The completion to come of a signaled send. Its place is reserved in the completion queue.
+pub(crate) struct Signal<B> {
+    pub cq: CqKey,
     pub wr_id: u64,
+    pub payload_len: u32,
     pub buf: Option<B>,
+}
+
+/// The runs of what waits in a burst, in the same order.
+pub(crate) type TxRuns<B> = Ring<TxRun<B>>;
+
+impl<B> TxRuns<B> {
+    /// Notes one packet. There is always room: no more runs than packets, and no more packets than a burst holds.
+    #[inline]
+    pub fn note(&mut self, qp: Option<QpKey>, control: bool, frame_len: usize, signal: Option<Signal<B>>) {
+        let frame_len = frame_len as u32;
+        if let Some(last) = self.back_mut()
+            && last.qp == qp
+            && last.frame_len == frame_len
+            && last.control == control
+            && last.signal.is_none()
+            && signal.is_none()
+        {
+            last.count += 1;
+            return;
+        }
+        let pushed = self.push(TxRun { count: 1, frame_len, qp, control, signal });
+        debug_assert!(pushed.is_ok(), "more runs than packets");
+    }
 }
 
 pub(crate) struct Port<I: PortIo, B> {
     pub io: I,
     pub rx: I::Burst,
     pub tx: I::Burst,
-    /// One entry per packet in `tx`, in the same order.
-    pub meta: VecDeque<TxMeta<B>>,
+    /// What the packets in `tx` are.
+    pub runs: TxRuns<B>,
     pub local: Local,
     pub capture: Option<Capture>,
     /// Room to put a chained packet into one piece.
@@ -133,7 +164,7 @@ impl<I: PortIo, B> Port<I, B> {
             io,
             rx: I::Burst::default(),
             tx: I::Burst::default(),
-            meta: VecDeque::with_capacity(BURST),
+            runs: Ring::new(BURST),
             local,
             capture: None,
             scratch: vec![0; mtu + ethernet::Header::MAX_LEN].into_boxed_slice(),
@@ -142,10 +173,10 @@ impl<I: PortIo, B> Port<I, B> {
 
     /// Packets about to leave no longer belong to a queue pair.
     pub fn disown(&mut self, qp: QpKey) {
-        for meta in &mut self.meta {
-            if meta.qp == Some(qp) {
-                meta.qp = None;
-                meta.buf = None;
+        for run in self.runs.iter_mut().filter(|run| run.qp == Some(qp)) {
+            run.qp = None;
+            if let Some(signal) = &mut run.signal {
+                signal.buf = None;
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::counters::{DropReason, LocalDrop};
 use crate::cq::{Completion, Family, WcOpcode, WcStatus};
 use crate::io::{PacketBuf, PacketBurst, PortIo};
 use crate::qp::{GRH_LEN, QpKey, QpState};
-use roce_proto::wire::frame::{self, Frame, Packet};
+use roce_proto::wire::frame::{self, Frame, Ip, Packet};
 
 impl<I: PortIo, B: Buffer> Worker<I, B> {
     /// Receives one burst on port `index`; returns the packets that came.
@@ -51,7 +51,7 @@ impl<I: PortIo, B: Buffer> Port<I, B> {
             Outcome::Drop(reason) => self.local.counters.drop(reason),
             Outcome::Reply(reply) => {
                 let sent =
-                    control::send(&mut self.io, &mut self.tx, &mut self.meta, self.capture.as_ref(), &reply);
+                    control::send(&mut self.io, &mut self.tx, &mut self.runs, self.capture.as_ref(), &reply);
                 let counters = &mut self.local.counters;
                 match (sent, reply.is_echo()) {
                     (true, true) => counters.echo += 1,
@@ -94,7 +94,7 @@ fn handle<'a, B: Buffer>(bytes: &'a [u8], index: usize, at: &mut Local, core: &m
 ///
 /// The order of the checks: whose it is, whether it is intact (nothing in it can be believed before), and then the
 /// checks of IBTA volume 1, 9.6.1 and 10.2.4: queue pair, P_Key, Q_Key, state, receive queue.
-#[inline]
+#[inline(always)]
 fn deliver<B: Buffer>(
     packet: &Packet<'_>,
     index: usize,
@@ -111,9 +111,9 @@ fn deliver<B: Buffer>(
         return Err(local(LocalDrop::Icrc));
     }
     let ud = packet.ud().map_err(|r| DropReason::Wire(r.reason()))?;
-    let key = core.find(packet.bth.dst_qpn).ok_or(local(LocalDrop::UnknownQpn))?;
+    let key = core.find(packet.dst_qpn()).ok_or(local(LocalDrop::UnknownQpn))?;
     let qp = core.qps.get_mut(key).filter(|q| q.port == index).ok_or(local(LocalDrop::UnknownQpn))?;
-    if !packet.bth.pkey.matches(qp.pkey) {
+    if !packet.pkey().matches(qp.pkey) {
         return Err(local(LocalDrop::PKey));
     }
     if ud.deth.qkey != qp.qkey {
@@ -131,13 +131,18 @@ fn deliver<B: Buffer>(
     if !cq.has_room() {
         return Err(local(LocalDrop::CqFull));
     }
-    let Some(mut wr) = qp.recv.pop_front() else { return Err(local(LocalDrop::NoReceive)) };
+    let Some(mut wr) = qp.recv.pop() else { return Err(local(LocalDrop::NoReceive)) };
     let byte_len = GRH_LEN + ud.payload.len();
     let fits = wr.buf.capacity() >= byte_len;
     if fits {
-        let mut grh = [0; GRH_LEN];
-        packet.write_grh(&mut grh);
-        wr.buf.write(0, &grh);
+        // The GRH area as roce_proto::wire::grh has it, without putting it together elsewhere first.
+        match packet.ip {
+            Ip::V4(header) => {
+                wr.buf.write(0, &[0; GRH_LEN - 20]);
+                wr.buf.write(GRH_LEN - 20, header);
+            }
+            Ip::V6(header) => wr.buf.write(0, header),
+        }
         wr.buf.write(GRH_LEN, ud.payload);
         qp.counters.received += 1;
     }
@@ -150,7 +155,7 @@ fn deliver<B: Buffer>(
         src_qpn: ud.deth.src_qpn,
         imm: ud.imm,
         family: if packet.ip.is_ipv6() { Family::V6 } else { Family::V4 },
-        solicited: packet.bth.solicited,
+        solicited: packet.solicited(),
         buf: Some(wr.buf),
     });
     if fits {

@@ -421,9 +421,9 @@ fn psn_and_numbers_cross_their_wraps() {
     let psns: Vec<_> = std::iter::from_fn(|| net.b.io_mut(0).unwrap().take())
         .map(|f| match frame::parse(&f).unwrap() {
             Frame::Roce(p) => {
-                assert_eq!(p.bth.dst_qpn.get(), 0xFF_FFFE);
+                assert_eq!(p.bth().dst_qpn.get(), 0xFF_FFFE);
                 assert_eq!(p.ud().unwrap().deth.src_qpn.get(), 0xFF_FFFE);
-                p.bth.psn.get()
+                p.bth().psn.get()
             }
             other => panic!("{other:?}"),
         })

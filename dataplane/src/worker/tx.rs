@@ -1,11 +1,12 @@
 //! Posting sends and handing packets to the port.
 
-use super::port::{Port, TxMeta};
+use super::port::{Port, Signal};
 use super::{Progress, Worker};
 use crate::buffer::Buffer;
 use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
 use crate::io::{PacketBuf, PacketBurst, PortIo};
 use crate::qp::{CqKey, PostError, Qp, QpKey, QpState, SendWr};
+use roce_proto::types::Qpn;
 use roce_proto::wire::ud::Send;
 use slotmap::SlotMap;
 
@@ -37,8 +38,9 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         }
         match self.build(qp, &wr, buf.bytes(len)) {
             Ok(port) => {
-                if let Some(meta) = self.ports.get_mut(port).and_then(|p| p.meta.back_mut()) {
-                    meta.buf = Some(buf);
+                let last = self.ports.get_mut(port).and_then(|p| p.runs.back_mut());
+                if let Some(signal) = last.and_then(|run| run.signal.as_mut()) {
+                    signal.buf = Some(buf);
                 }
                 self.transmit_if_full(port);
                 Ok(())
@@ -108,15 +110,13 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         if wr.signaled {
             cq.reserve();
         }
-        port.meta.push_back(TxMeta {
-            qp: Some(qp_key),
-            control: false,
-            signal: wr.signaled.then_some(qp.send_cq),
-            frame_len: frame_len as u32,
-            payload_len: payload.len() as u32,
+        let signal = wr.signaled.then(|| Signal {
+            cq: qp.send_cq,
             wr_id: wr.wr_id,
+            payload_len: payload.len() as u32,
             buf: None,
         });
+        port.runs.note(Some(qp_key), false, frame_len, signal);
         Ok(port_index)
     }
 
@@ -146,39 +146,50 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
 impl<I: PortIo, B> Port<I, B> {
     fn transmit(&mut self, qps: &mut SlotMap<QpKey, Qp<B>>, cqs: &mut SlotMap<CqKey, Cq<B>>) -> usize {
         let sent = self.io.tx_burst(&mut self.tx);
-        let counters = &mut self.local.counters;
-        for _ in 0..sent {
-            let Some(meta) = self.meta.pop_front() else { break };
-            if meta.control {
-                counters.tx_control += 1;
-                continue;
+        let mut left = sent as u32;
+        while left > 0 {
+            let Some(run) = self.runs.front_mut() else { break };
+            let taken = run.count.min(left);
+            left -= taken;
+            run.count -= taken;
+            let counters = &mut self.local.counters;
+            if run.control {
+                counters.tx_control += u64::from(taken);
+            } else {
+                counters.tx_packets += u64::from(taken);
+                counters.tx_bytes += u64::from(taken) * u64::from(run.frame_len);
             }
-            counters.tx_packets += 1;
-            counters.tx_bytes += u64::from(meta.frame_len);
-            let qp = meta.qp.and_then(|key| qps.get_mut(key));
-            let cq = meta.signal.and_then(|key| cqs.get_mut(key));
-            let qpn = qp.map(|qp| {
-                qp.outstanding = qp.outstanding.saturating_sub(1);
-                qp.counters.sent += 1;
+            let qpn = run.qp.and_then(|key| qps.get_mut(key)).map(|qp| {
+                qp.outstanding = qp.outstanding.saturating_sub(taken);
+                qp.counters.sent += u64::from(taken);
                 qp.qpn
             });
-            let Some(cq) = cq else { continue };
-            cq.unreserve();
-            if let Some(qpn) = qpn {
-                cq.push(Completion {
-                    wr_id: meta.wr_id,
-                    qpn,
-                    opcode: WcOpcode::Send,
-                    status: WcStatus::Success,
-                    byte_len: meta.payload_len,
-                    src_qpn: qpn,
-                    imm: None,
-                    family: Family::V4,
-                    solicited: false,
-                    buf: meta.buf,
-                });
+            if run.count == 0
+                && let Some(signal) = self.runs.pop().and_then(|run| run.signal)
+            {
+                complete(signal, qpn, cqs);
             }
         }
         sent
     }
+}
+
+/// A signaled send was taken by the driver.
+fn complete<B>(signal: Signal<B>, qpn: Option<Qpn>, cqs: &mut SlotMap<CqKey, Cq<B>>) {
+    let Some(cq) = cqs.get_mut(signal.cq) else { return };
+    cq.unreserve();
+    // No completion of a queue pair that is gone.
+    let Some(qpn) = qpn else { return };
+    cq.push(Completion {
+        wr_id: signal.wr_id,
+        qpn,
+        opcode: WcOpcode::Send,
+        status: WcStatus::Success,
+        byte_len: signal.payload_len,
+        src_qpn: qpn,
+        imm: None,
+        family: Family::V4,
+        solicited: false,
+        buf: signal.buf,
+    });
 }

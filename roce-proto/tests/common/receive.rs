@@ -110,8 +110,8 @@ fn check_roce(frame: &[u8], l3: &[u8], ethernet: &ethernet::Header, packet: &Pac
     // Body and padding are the end of what the ICRC covers.
     let after_bth = [packet.body(), packet.padding()].concat();
     assert!(covered.ends_with(&after_bth));
-    assert_eq!(packet.padding().len(), usize::from(packet.bth.pad));
-    assert_eq!((after_bth.len() % 4, packet.bth.version), (0, 0));
+    assert_eq!(packet.padding().len(), usize::from(packet.bth().pad));
+    assert_eq!((after_bth.len() % 4, packet.bth().version), (0, 0));
 
     // Bytes behind the packet mean nothing; one byte less is a refusal.
     let end = ethernet.len() + len;
@@ -172,13 +172,13 @@ fn check_rebuilt(frame: &[u8], ethernet: &ethernet::Header, packet: &Packet<'_>)
         src_port: packet.src_port(),
     };
     let send = Send {
-        dst_qpn: packet.bth.dst_qpn,
+        dst_qpn: packet.bth().dst_qpn,
         src_qpn: ud.deth.src_qpn,
         qkey: ud.deth.qkey,
-        pkey: packet.bth.pkey,
-        psn: packet.bth.psn,
+        pkey: packet.bth().pkey,
+        psn: packet.bth().psn,
         imm: ud.imm,
-        solicited: packet.bth.solicited,
+        solicited: packet.bth().solicited,
     };
     let template = Template::new(&route);
     let (imm, len) = (send.imm.is_some(), ud.payload.len());
@@ -193,7 +193,7 @@ fn check_rebuilt(frame: &[u8], ethernet: &ethernet::Header, packet: &Packet<'_>)
     let ud_again = again.ud().expect("UD");
     // A pad longer than it need be is the sender's mistake, and read as it says.
     let pad = (4 - len % 4) % 4;
-    assert_eq!(usize::from(again.bth.pad), pad);
+    assert_eq!(usize::from(again.bth().pad), pad);
     assert_eq!((ud_again.deth, ud_again.imm, ud_again.payload), (ud.deth, ud.imm, ud.payload));
 
     // Bit by bit the same frame, unless it has what a template does not make.
@@ -206,7 +206,7 @@ fn check_rebuilt(frame: &[u8], ethernet: &ethernet::Header, packet: &Packet<'_>)
         && packet.padding().iter().all(|&b| b == 0)
         && packet.icrc_ok();
     if plain {
-        assert_eq!(usize::from(packet.bth.pad), pad, "the alignment leaves one pad count");
+        assert_eq!(usize::from(packet.bth().pad), pad, "the alignment leaves one pad count");
         // 0 and 0xffff are the same in one's complement; senders may write either.
         let checksum = ethernet.len() + 10..ethernet.len() + 12;
         if !packet.ip.is_ipv6() && frame[checksum.clone()] != ours[checksum.clone()] {

@@ -48,7 +48,7 @@ pub(super) fn packet(file: usize, number: u64, record: &Record<'_>, seen: &Seen<
 }
 
 fn roce(roce: &Roce<'_>) -> Value {
-    let (packet, bth) = (&roce.packet, &roce.packet.bth);
+    let (packet, bth) = (&roce.packet, roce.packet.bth());
     let vlans: Vec<Value> = packet
         .link
         .vlans()

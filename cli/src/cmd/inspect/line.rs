@@ -65,12 +65,12 @@ impl Line<'_> {
         if self.verbose {
             network(f, packet)?;
         }
-        transport(f, &packet.bth)?;
+        transport(f, &packet.bth())?;
         match &roce.extensions {
             Some(extensions) => extension_headers(f, extensions)?,
             None => f.write_str("(headers cut) ")?,
         }
-        write!(f, "len {} pad {} ", roce.payload_len, packet.bth.pad)?;
+        write!(f, "len {} pad {} ", roce.payload_len, packet.bth().pad)?;
         if roce.icrc != Icrc::Cut && packet.padding().iter().any(|&b| b != 0) {
             f.write_str("(not zero) ")?;
         }

@@ -62,7 +62,7 @@ impl Summary {
         match seen {
             Seen::Roce(Roce { packet, icrc, .. }) => {
                 self.roce.add(record.orig_len, *icrc);
-                self.opcodes.entry(packet.bth.opcode).or_default().add(record.orig_len, *icrc);
+                self.opcodes.entry(packet.bth().opcode).or_default().add(record.orig_len, *icrc);
             }
             Seen::Malformed(reject) => *self.malformed.entry(reject.reason()).or_default() += 1,
             Seen::Rejected(reject) => *self.rejected.entry(reject.reason()).or_default() += 1,

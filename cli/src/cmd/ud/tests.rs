@@ -209,7 +209,7 @@ fn headers_are_as_asked_for() {
         assert_eq!(packet.link.dst(), MacAddr([0x52, 0x54, 0, 0, 0, 9]));
         assert_eq!(packet.link.vlans().outer().map(|t| t.vid()), Some(42));
         assert_eq!((packet.ip.traffic_class(), packet.ip.hop_limit()), (0x6a, 7));
-        assert_eq!((packet.src_port(), packet.bth.psn.get()), (0xc123, psn));
+        assert_eq!((packet.src_port(), packet.bth().psn.get()), (0xc123, psn));
         assert_eq!(packet.ud().unwrap().payload, b"hello");
     }
     assert!(b.take().is_none());
