@@ -102,7 +102,7 @@ pub fn ping(bare: &mut Bare, args: &PingArgs) -> Result<PingResult, Box<dyn Erro
         }
         *time = start.elapsed().as_nanos() as u64;
     }
-    // The echo's spinning must have ended when this side disconnects; see `stream::send`.
+    // The echo's polling ends before this side disconnects; see `stream::send`.
     std::thread::sleep(SILENCE + SILENCE / 4);
     times.sort_unstable();
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];

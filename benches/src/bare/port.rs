@@ -1,14 +1,18 @@
 //! A port opened as the worker opens its own, without the worker.
 
-use dpdk::{Eal, EalConfig, Mempool, Port, PortConfig, RxQueue, TxQueue, memif_device};
+use super::PEER;
+use dpdk::{Eal, EalConfig, Mempool, Port, PortConfig, PortError, RxQueue, TxQueue, memif_device};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::error::Error;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Receive and transmit descriptors, and packet buffers beyond them: what the worker's port takes too.
 const DESCRIPTORS: u16 = 1024;
 const SPARE_BUFFERS: u32 = 2048;
 const CACHE: u32 = 512;
+/// Between attempts to reach the peer.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// One receive and one transmit queue with their buffers.
 pub struct Bare {
@@ -48,7 +52,14 @@ impl Bare {
             promiscuous: true,
             ..PortConfig::default()
         };
-        let (port, rx, tx) = Port::start(&eal, found.id, &config, std::slice::from_ref(&pool))?;
+        let start = Instant::now();
+        let (port, rx, tx) = loop {
+            match Port::start(&eal, found.id, &config, std::slice::from_ref(&pool)) {
+                // A memif client that came before its server.
+                Err(PortError::NoPeer { .. }) if start.elapsed() < PEER => thread::sleep(RETRY),
+                started => break started?,
+            }
+        };
         let (Some(rx), Some(tx)) = (rx.into_iter().next(), tx.into_iter().next()) else {
             return Err("the port has no queue".into());
         };

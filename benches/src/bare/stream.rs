@@ -15,8 +15,7 @@ const MARGIN: Duration = Duration::from_millis(250);
 
 /// Sends bursts of `N` for as long as the receiver measures; returns how many messages the port took.
 ///
-/// It ends by the clock and not when the receiver has gone: DPDK's memif driver takes the shared memory away from under
-/// a burst if the peer disconnects meanwhile.
+/// It ends by the clock and not when the receiver has gone, so that neither side ever polls a port whose peer disconnects.
 pub fn send<const N: usize>(bare: &mut Bare, args: &StreamArgs) -> Result<u64, Box<dyn Error>> {
     let template = Template::new(args.port.size);
     let frame_len = template.frame_len();
@@ -52,8 +51,8 @@ struct Count {
     broken: u64,
 }
 
-/// Receives: waits for the first message, warms up, counts for the window, and waits for the sender's end. For the
-/// sender's reason it does so without polling the port.
+/// Receives: waits for the first message, warms up, counts for the window, and waits for the sender's end
+/// without polling the port.
 pub fn receive<const N: usize>(bare: &mut Bare, args: &StreamArgs) -> Result<StreamResult, Box<dyn Error>> {
     let mut receiver = Receiver::<N> {
         messages: Ring::new(args.rx_depth, GRH + args.port.size),
