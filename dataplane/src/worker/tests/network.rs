@@ -1,0 +1,202 @@
+//! The worker and its network: addresses, neighbours, echo, and frames that are broken or hostile.
+
+use super::*;
+
+#[test]
+fn no_source_address_of_the_family_is_an_error_that_names_the_port() {
+    let (io, _peer) = MemoryPort::pair(&MemoryConfig::default());
+    let mut w = W::new(&WorkerConfig::default(), vec![(io, PortConfig::new(v4(1)))]).unwrap();
+    let e = w.create_ah(&AhConfig::new(v6(2)), at(0)).unwrap_err();
+    assert!(e.to_string().contains("memory0") && e.to_string().contains("IPv6"), "{e}");
+    for (config, want) in [
+        (AhConfig::new(v4(1)), AhError::NotAPeer(v4(1))),
+        (AhConfig::new("224.0.0.1".parse().unwrap()), AhError::NotAPeer("224.0.0.1".parse().unwrap())),
+        (AhConfig { dst_mac: Some(MacAddr::ZERO), ..AhConfig::new(v4(2)) }, AhError::BadMac(MacAddr::ZERO)),
+        (AhConfig { port: 1, ..AhConfig::new(v4(2)) }, AhError::NoPort(1)),
+    ] {
+        assert_eq!(w.create_ah(&config, at(0)), Err(want));
+    }
+}
+
+#[test]
+fn an_unresolved_neighbour_is_asked_once_a_second_and_never_sent_to() {
+    let (io, mut peer) = MemoryPort::pair(&MemoryConfig::default());
+    let mut w = W::new(&WorkerConfig::default(), vec![(io, PortConfig::new(v4(1)))]).unwrap();
+    let cq = w.create_cq(4);
+    let qp = w.create_qp(&QpConfig::new(cq)).unwrap();
+    let ah = w.create_ah(&AhConfig::new(v4(9)), at(0)).unwrap();
+    let wr = SendWr {
+        wr_id: 0,
+        ah,
+        dst_qpn: Qpn::new(2).unwrap(),
+        qkey: QKEY,
+        imm: None,
+        solicited: false,
+        signaled: true,
+    };
+    let mut frames = Vec::new();
+    // A full-rate send loop for 2.5 seconds.
+    for ms in 0..2500 {
+        assert_eq!(w.post_send(qp, &wr, b"x"), Err(PostError::AddressUnresolved));
+        w.poll(at(ms * 1000));
+        frames.extend(std::iter::from_fn(|| peer.take()));
+    }
+    assert_eq!(frames.len(), 3, "at 0, 1 and 2 s");
+    assert!(frames.iter().all(|f| matches!(frame::parse(f), Ok(Frame::Arp(..)))));
+    assert_eq!(w.ah_state(ah), Some(AhState::Resolving { asked: 3 }));
+    assert!(w.destroy_ah(ah));
+    assert!(!w.destroy_ah(ah));
+    assert_eq!(w.post_send(qp, &wr, b"x"), Err(PostError::NoAh));
+}
+
+#[test]
+fn a_peer_that_moves_is_followed() {
+    let (io, mut peer) = MemoryPort::pair(&MemoryConfig::default());
+    let mut w = W::new(&WorkerConfig::default(), vec![(io, PortConfig::new(v4(1)))]).unwrap();
+    let ah = w.create_ah(&AhConfig::new(v4(9)), at(0)).unwrap();
+    w.poll(at(0));
+    let request = peer.take().unwrap();
+    let Ok(Frame::Arp(_, request)) = frame::parse(&request) else { panic!() };
+    for mac in [MacAddr([2, 0, 0, 0, 0, 9]), MacAddr([2, 0, 0, 0, 0, 10])] {
+        let link = roce_proto::wire::control::Link {
+            src: mac,
+            dst: request.sender_mac,
+            vlans: roce_proto::wire::ethernet::VlanStack::EMPTY,
+        };
+        let mut bytes = [0; 64];
+        let n = roce_proto::wire::control::arp(&link, &request.reply(mac), &mut bytes).unwrap();
+        assert!(peer.inject(&bytes[..n]));
+        w.poll(at(10));
+        assert_eq!(w.ah_state(ah), Some(AhState::Ready));
+        assert_eq!(w.core.ahs[ah].route.dst_mac, mac);
+    }
+    assert_eq!(w.counters(0).unwrap().neighbour, 2);
+}
+
+#[test]
+fn pings_are_answered() {
+    let (io, mut peer) = MemoryPort::pair(&MemoryConfig::default());
+    let mac = io.info().mac;
+    let mut w = W::new(&WorkerConfig::default(), vec![(io, PortConfig::new(v4(1)))]).unwrap();
+    let link = roce_proto::wire::control::Link {
+        src: MacAddr([2, 0, 0, 0, 0, 9]),
+        dst: mac,
+        vlans: roce_proto::wire::ethernet::VlanStack::EMPTY,
+    };
+    let data: Vec<u8> = (0..200).collect();
+    let echo = roce_proto::wire::icmp::Echo { is_reply: false, ident: 5, sequence: 6, data: &data };
+    let (src, dst) = (Ipv4Addr::new(192, 0, 2, 9), Ipv4Addr::new(192, 0, 2, 1));
+    let mut bytes = [0; 512];
+    let n = roce_proto::wire::control::icmp_echo(&link, src, dst, &echo, &mut bytes).unwrap();
+    assert!(peer.inject(&bytes[..n]));
+    w.poll(at(0));
+    let answer = peer.take().unwrap();
+    let Ok(Frame::Icmp4(answer)) = frame::parse(&answer) else { panic!() };
+    assert_eq!((answer.src, answer.dst), (dst, src));
+    assert_eq!(answer.link.dst(), link.src);
+    assert!(answer.echo.is_reply);
+    assert_eq!((answer.echo.ident, answer.echo.sequence, answer.echo.data), (5, 6, &data[..]));
+    assert_eq!(w.counters(0).unwrap().echo, 1);
+}
+
+/// A frame to the first queue pair of `net.b` that is right in every respect.
+fn good_frame(net: &mut Net, payload: &[u8]) -> Vec<u8> {
+    let ah = net.ah(AhConfig::new(v4(2)));
+    let template = net.a.core.ahs[ah].template;
+    let send = Send {
+        dst_qpn: net.b.qpn(net.qp[1]).unwrap(),
+        src_qpn: Qpn::new(0x1234).unwrap(),
+        qkey: QKEY,
+        pkey: PKey::DEFAULT,
+        psn: Psn::default(),
+        imm: None,
+        solicited: false,
+    };
+    let mut frame = vec![0; template.frame_len(false, payload.len())];
+    let at = template.header_len(false);
+    frame[at..at + payload.len()].copy_from_slice(payload);
+    template.emit(&send, payload.len(), &mut frame).unwrap();
+    frame
+}
+
+#[test]
+fn a_flipped_bit_anywhere_in_a_frame_is_never_delivered_as_good_payload() {
+    let mut net = Net::default();
+    let frame = good_frame(&mut net, b"0123456789abcde");
+    let mut delivered_anyway = 0;
+    for bit in 0..frame.len() * 8 {
+        let mut broken = frame.clone();
+        broken[bit / 8] ^= 1 << (bit % 8);
+        net.post_recv(0, 100);
+        assert!(net.a.io_mut(0).unwrap().inject(&broken));
+        net.b.poll(at(0));
+        if let Some(done) = net.received() {
+            assert_eq!(&done.buf.unwrap()[GRH_LEN..GRH_LEN + 15], b"0123456789abcde");
+            delivered_anyway += 1;
+        } else {
+            // The receive is still posted; take it back by a good packet so that the queue does not fill.
+            assert!(net.a.io_mut(0).unwrap().inject(&frame));
+            net.b.poll(at(0));
+            assert_eq!(net.received().unwrap().status, WcStatus::Success);
+        }
+    }
+    // Bits that the ICRC leaves out and nobody checks: the source MAC (48), and the reserved byte of the BTH (8). ToS
+    // and TTL stand under the IP header checksum, the UDP checksum under itself.
+    assert_eq!(delivered_anyway, 48 + 8);
+    assert!(net.local_drops(LocalDrop::Icrc) > 0);
+    net.assert_reconciled();
+}
+
+#[test]
+fn refusals_of_the_parser_are_counted_by_their_reason() {
+    let mut net = Net::default();
+    let frame = good_frame(&mut net, b"x");
+    for len in 0..frame.len() {
+        net.a.io_mut(0).unwrap().inject(&frame[..len]);
+        net.b.poll(at(0));
+    }
+    let wire: u64 =
+        RejectReason::ALL.iter().map(|&r| net.b.counters(0).unwrap().dropped(DropReason::Wire(r))).sum();
+    assert_eq!(wire, frame.len() as u64, "every truncation is a refusal");
+    let short = Reject::TooShort { have: 0, need: 14 }.reason();
+    assert!(net.b.counters(0).unwrap().dropped(DropReason::Wire(short)) >= 14);
+    net.assert_reconciled();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever arrives: no panic, one counter each, nothing delivered that was not sent.
+    #[test]
+    fn any_bytes_end_in_exactly_one_counter(frames in proptest::collection::vec(
+        (proptest::collection::vec(any::<u8>(), 0..200), any::<prop::sample::Index>(), 0u8..4), 1..100))
+    {
+        let mut net = Net::default();
+        let good = good_frame(&mut net, b"payload");
+        for wr_id in 0..50 { net.post_recv(wr_id, 60); }
+        let mut intact = 0;
+        for (noise, index, how) in &frames {
+            let mut bytes = match how { 0 => noise.clone(), _ => good.clone() };
+            match how {
+                1 if !noise.is_empty() => {
+                    // Overwrite a stretch with noise.
+                    let at = index.index(bytes.len());
+                    for (b, n) in bytes[at..].iter_mut().zip(noise) { *b = *n; }
+                }
+                2 => bytes.truncate(index.index(bytes.len())),
+                _ => {}
+            }
+            intact += u64::from(bytes == good);
+            prop_assert!(net.a.io_mut(0).unwrap().inject(&bytes));
+            net.b.poll(at(0));
+        }
+        net.assert_reconciled();
+        let delivered = net.b.counters(0).unwrap().delivered;
+        prop_assert!(delivered + net.local_drops(LocalDrop::NoReceive) >= intact);
+        while let Some(done) = net.received() {
+            if done.status == WcStatus::Success {
+                prop_assert_eq!(&done.buf.unwrap()[GRH_LEN..GRH_LEN + 7], b"payload");
+            }
+        }
+    }
+}
