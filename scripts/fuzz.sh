@@ -6,6 +6,7 @@ seconds=${1:-300}
 cd "$(dirname "$0")/../roce-proto"
 
 if cargo +nightly --version >/dev/null 2>&1 && command -v cargo-fuzz >/dev/null 2>&1; then
+	python3 fuzz/seeds.py # every captured frame is a seed
 	echo "libFuzzer, target receive, for $seconds s; a crash leaves its input in roce-proto/fuzz/artifacts"
 	exec cargo +nightly fuzz run receive -- -max_total_time="$seconds" -print_final_stats=1
 fi

@@ -126,6 +126,7 @@ check_fuzz() {
 		return 0
 	fi
 	want g++ have c++
+	want python3 have python3 # makes the seeds
 	have cargo-fuzz && return 0
 	[ -z "$only_check" ] || die "missing: cargo-fuzz"
 	say "installing with cargo: cargo-fuzz"

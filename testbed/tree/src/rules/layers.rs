@@ -1,7 +1,7 @@
 //! Which member of the workspace may use which: `fec ← roce-proto ← {testbed, dataplane} ← cli`.
 //!
 //! The transport stays free of IO because nothing that does IO is within its reach, and DPDK stays
-//! replaceable because only the data plane can name it.
+//! replaceable because of the layers only the data plane can name it. Programs start its environment.
 
 use crate::Finding;
 use crate::workspace::{Member, Use};
@@ -31,7 +31,9 @@ const LAYERS: &[Layer] = &[
     layer("dataplane/dpdk-sys", &[], &[]),
     layer("dataplane/dpdk", &["dataplane/dpdk-sys"], &[]),
     layer("dataplane", &["fec", "roce-proto", "dataplane/dpdk"], &["testbed"]),
-    layer("cli", &["fec", "roce-proto", "testbed", "dataplane"], &[]),
+    // The command starts DPDK's environment, which is one for the process and so the business of whoever
+    // has `main`; packets it moves through the data plane only.
+    layer("cli", &["fec", "roce-proto", "testbed", "dataplane", "dataplane/dpdk"], &[]),
     // The bare loops that our figures are held against use the port without our layers.
     layer(
         "benches",
@@ -98,14 +100,17 @@ mod tests {
     }
 
     #[test]
-    fn only_the_data_plane_knows_dpdk() {
-        for user in ["roce-proto", "fec", "testbed", "cli", "bindings/c"] {
+    fn of_the_layers_only_the_data_plane_knows_dpdk() {
+        for user in ["roce-proto", "fec", "testbed", "bindings/c"] {
             for used in ["dataplane/dpdk", "dataplane/dpdk-sys"] {
                 assert_eq!(found(user, used, Use::Build).len(), 1, "{user} uses {used}");
                 assert_eq!(found(user, used, Use::Test).len(), 1, "{user} tests {used}");
             }
         }
-        assert_eq!(found("dataplane", "dataplane/dpdk-sys", Use::Build).len(), 1);
+        for user in ["dataplane", "cli"] {
+            assert!(found(user, "dataplane/dpdk", Use::Build).is_empty(), "{user}");
+            assert_eq!(found(user, "dataplane/dpdk-sys", Use::Build).len(), 1, "{user}");
+        }
     }
 
     #[test]
