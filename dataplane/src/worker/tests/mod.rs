@@ -1,5 +1,8 @@
 //! The worker over two memory ports, and over one port whose other end speaks raw frames.
 
+mod network;
+mod verbs;
+
 use super::*;
 use crate::ah::AhState;
 use crate::counters::{DropReason, LocalDrop};
