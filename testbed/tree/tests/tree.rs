@@ -45,6 +45,11 @@ fn manifests_inherit_from_the_workspace() {
 }
 
 #[test]
+fn every_source_file_is_compiled() {
+    none(rules::modules::check(&tree(), &members()));
+}
+
+#[test]
 fn unsafe_code_stands_only_where_it_may_and_gives_its_reason() {
     none(rules::unsafety::check(&tree(), &members()));
 }

@@ -3,6 +3,7 @@
 pub mod documents;
 pub mod layers;
 pub mod manifests;
+pub mod modules;
 pub mod sans_io;
 pub mod unsafety;
 pub mod words;
