@@ -34,6 +34,13 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    /// Run two endpoints on this machine and say how fast they are, with nothing prepared
+    #[cfg(feature = "dpdk")]
+    Demo(cmd::demo::DemoArgs),
+    /// The other process of `demo`
+    #[cfg(feature = "dpdk")]
+    #[command(hide = true)]
+    DemoServer(cmd::demo::server::DemoServerArgs),
     /// Measure throughput between two endpoints
     #[cfg(feature = "dpdk")]
     Bw(cmd::bw::BwArgs),
@@ -83,6 +90,10 @@ pub fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<Exit, Error> {
     match &cli.command {
         #[cfg(feature = "dpdk")]
+        Command::Demo(args) => cmd::demo::run(args, cli.verbose),
+        #[cfg(feature = "dpdk")]
+        Command::DemoServer(args) => cmd::demo::server::run(args, cli.verbose),
+        #[cfg(feature = "dpdk")]
         Command::Bw(args) => cmd::bw::run(args, cli.verbose),
         #[cfg(feature = "dpdk")]
         Command::Lat(args) => cmd::lat::run(args, cli.verbose),
@@ -117,7 +128,8 @@ mod tests {
     fn the_arguments_are_consistent_and_every_command_has_examples() {
         Cli::command().debug_assert();
         let with_port = cfg!(feature = "dpdk");
-        for command in Cli::command().get_subcommands().filter(|c| with_port || c.get_name() == "inspect") {
+        let shown = |c: &&clap::Command| !c.is_hide_set() && (with_port || c.get_name() == "inspect");
+        for command in Cli::command().get_subcommands().filter(shown) {
             let help = command.get_after_help().map(|h| h.to_string()).unwrap_or_default();
             assert!(
                 help.contains("Examples:") || command.get_subcommands().next().is_some(),

@@ -1,7 +1,8 @@
 //! `spraywire bw`: throughput, with the habits of perftest.
 
 use super::measure::{
-    Job, MeasureArgs, Progress, direction, drops_text, goodput_of, rate_of, resolve, run_client, with_bench,
+    Job, MeasureArgs, Progress, direction, drops_text, goodput_of, open_config, rate_of, resolve, run_client,
+    with_bench,
 };
 use crate::error::{Error, Exit};
 use crate::rendezvous::message::{TestKind, TestSpec};
@@ -138,7 +139,8 @@ pub fn run(args: &BwArgs, verbosity: u8) -> Result<Exit, Error> {
     let mut document = Document::new("bw", args);
     let mut out = json_target.text().unbuffered();
     let report = Report { out: &mut out, results: Vec::new(), header: false, progress: Progress::new() };
-    let report = with_bench(&args.common, verbosity, &stop, BwJob { args, report });
+    let report =
+        with_bench(&args.common, &open_config(&args.common, verbosity), &stop, BwJob { args, report });
     let (results, interrupted) = report?;
     document.set("role", &if args.common.host.is_some() { "client" } else { "server" });
     document.set("interrupted", &interrupted);

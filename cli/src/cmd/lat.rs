@@ -1,7 +1,7 @@
 //! `spraywire lat`: latency by ping-pong, with the habits of perftest.
 
 use super::bw::{Report, serve};
-use super::measure::{Job, MeasureArgs, Progress, resolve, run_client, with_bench};
+use super::measure::{Job, MeasureArgs, Progress, open_config, resolve, run_client, with_bench};
 use crate::error::{Error, Exit};
 use crate::rendezvous::message::{TestKind, TestSpec};
 use crate::report::numbers::Time;
@@ -101,7 +101,8 @@ pub fn run(args: &LatArgs, verbosity: u8) -> Result<Exit, Error> {
     let mut document = Document::new("lat", args);
     let mut out = json_target.text().unbuffered();
     let report = Report { out: &mut out, results: Vec::new(), header: false, progress: Progress::new() };
-    let (results, interrupted) = with_bench(&args.common, verbosity, &stop, LatJob { args, report })?;
+    let (results, interrupted) =
+        with_bench(&args.common, &open_config(&args.common, verbosity), &stop, LatJob { args, report })?;
     document.set("role", &if args.common.host.is_some() { "client" } else { "server" });
     document.set("interrupted", &interrupted);
     document.set("results", &results);

@@ -127,11 +127,20 @@ fn idle_for(asked: IdlePolicy, is_default: bool, threads: usize) -> IdlePolicy {
     }
 }
 
+/// How the end of `args` is opened.
+pub fn open_config(args: &MeasureArgs, verbosity: u8) -> OpenConfig {
+    OpenConfig { ib_mtu: args.ib_mtu, peer_wait: args.wait, ..OpenConfig::new(args.role(), verbosity) }
+}
+
 /// Opens an end and does `job` with it; closes everything again.
-pub fn with_bench<J: Job>(args: &MeasureArgs, verbosity: u8, stop: &Stop, job: J) -> Result<J::Out, Error> {
+pub fn with_bench<J: Job>(
+    args: &MeasureArgs,
+    config: &OpenConfig,
+    stop: &Stop,
+    job: J,
+) -> Result<J::Out, Error> {
     let role = args.role();
-    let config = OpenConfig { ib_mtu: args.ib_mtu, peer_wait: args.wait, ..OpenConfig::new(role, verbosity) };
-    let endpoint = Endpoint::open(&args.endpoint, &config, stop)?;
+    let endpoint = Endpoint::open(&args.endpoint, config, stop)?;
     let cores = [endpoint.core(0), endpoint.core(1)];
     let threads = if args.worker == WorkerKind::Thread { 2 } else { 1 };
     // With one core named for two threads, they share it.
@@ -148,7 +157,7 @@ pub fn with_bench<J: Job>(args: &MeasureArgs, verbosity: u8, stop: &Stop, job: J
             if let Some(core) = cores[0] {
                 dataplane::idle::pin_current_thread(core).map_err(Error::usage)?;
             }
-            let drive = Inline::new(worker, vec![data_cq, control_cq], clock, idle);
+            let drive = Inline::new(worker, [data_cq, control_cq], clock, idle);
             Bench::new(drive, data_cq, control_cq, listen, stop.flag()).and_then(|bench| job.run(bench))
         }
         WorkerKind::Thread => {

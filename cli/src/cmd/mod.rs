@@ -2,6 +2,8 @@
 
 #[cfg(feature = "dpdk")]
 pub mod bw;
+#[cfg(feature = "dpdk")]
+pub mod demo;
 pub mod inspect;
 #[cfg(feature = "dpdk")]
 pub mod lat;
