@@ -3,6 +3,7 @@
 use crate::ah::AhKey;
 use crate::ring::Ring;
 use roce_proto::types::{PKey, Psn, QKey, Qpn};
+use roce_proto::wire::predict::Headers;
 use slotmap::new_key_type;
 
 /// Bytes in front of the payload in every receive buffer: the Global Route Header area of the verbs.
@@ -240,6 +241,33 @@ pub(crate) struct Qp<B> {
     pub outstanding: u32,
     pub recv: Ring<RecvWr<B>>,
     pub counters: QpCounters,
+    /// What the last send looked like, to make the next one like it by header prediction.
+    pub last_sent: Option<Box<LastSent>>,
+}
+
+/// A send, and the headers that it had.
+#[derive(Debug)]
+pub(crate) struct LastSent {
+    pub epoch: u64,
+    pub ah: AhKey,
+    pub dst_qpn: Qpn,
+    pub qkey: QKey,
+    pub solicited: bool,
+    pub headers: Headers,
+}
+
+impl LastSent {
+    /// Whether a send of `len` bytes has the same headers.
+    #[inline]
+    pub fn fits(&self, wr: &SendWr, len: usize, epoch: u64) -> bool {
+        self.epoch == epoch
+            && self.ah == wr.ah
+            && self.dst_qpn == wr.dst_qpn
+            && self.qkey == wr.qkey
+            && self.solicited == wr.solicited
+            && wr.imm.is_none()
+            && self.headers.payload_len() == len
+    }
 }
 
 impl<B> Qp<B> {

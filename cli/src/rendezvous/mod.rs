@@ -53,7 +53,7 @@ pub struct Control {
     routes: HashMap<IpAddr, Route>,
     assembler: Assembler<Peer>,
     number: u32,
-    queued: VecDeque<(Peer, Vec<u8>)>,
+    queued: VecDeque<(Peer, Buf)>,
     /// Messages that came, until somebody asks.
     inbox: VecDeque<(Peer, Message)>,
     warned: bool,
@@ -78,7 +78,7 @@ impl Control {
             .map_err(Error::failed)?;
         let qpn = qpn.ok_or_else(|| Error::failed("the control queue pair has no number"))?;
         for _ in 0..DEPTH {
-            let buf = vec![0; GRH_LEN + mtu];
+            let buf = vec![0; GRH_LEN + mtu].into_boxed_slice();
             drive.recv(qp, 0, buf).map_err(|(e, _)| Error::failed(e))?;
         }
         Ok(Control {
@@ -136,7 +136,7 @@ impl Control {
             if self.queued.len() >= MAX_QUEUED {
                 self.queued.pop_front();
             }
-            self.queued.push_back((to, piece));
+            self.queued.push_back((to, piece.into_boxed_slice()));
         }
         self.pump(drive)
     }

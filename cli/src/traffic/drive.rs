@@ -11,7 +11,7 @@ use dataplane::worker::Worker;
 use roce_proto::time::Instant;
 
 /// Message memory of the benchmarks.
-pub type Buf = Vec<u8>;
+pub type Buf = Box<[u8]>;
 
 /// A worker in either of its two forms.
 pub trait Drive {
@@ -33,6 +33,16 @@ pub trait Drive {
     fn send(&mut self, qp: QpKey, wr: &SendWr, len: usize, buf: Buf)
     -> Result<Option<Buf>, (PostError, Buf)>;
 
+    /// Posts each message, `len` bytes, all alike. Returns how many were taken, how many of those the worker
+    /// keeps until their completion (an empty buffer stands in their places), and why no more.
+    fn send_list(
+        &mut self,
+        qp: QpKey,
+        wr: &SendWr,
+        len: usize,
+        messages: &mut [Buf],
+    ) -> (usize, usize, Option<PostError>);
+
     /// Posts a receive.
     fn recv(&mut self, qp: QpKey, wr_id: u64, buf: Buf) -> Result<(), (PostError, Buf)>;
 
@@ -49,16 +59,18 @@ pub trait Drive {
 /// A worker polled by the benchmark's own loop.
 pub struct Inline<I: PortIo> {
     worker: Worker<I, Buf>,
-    cqs: Vec<CqKey>,
+    data_cq: CqKey,
+    control_cq: CqKey,
     clock: Clock,
     time: Instant,
     idle: Idle,
 }
 
 impl<I: PortIo> Inline<I> {
-    /// Drives `worker`, taking completions from `cqs`.
-    pub fn new(worker: Worker<I, Buf>, cqs: Vec<CqKey>, clock: Clock, idle: IdlePolicy) -> Self {
-        Inline { worker, cqs, clock, time: clock.now(), idle: Idle::new(idle) }
+    /// Drives `worker`, taking completions from the first of `cqs` before those from the second.
+    pub fn new(worker: Worker<I, Buf>, cqs: [CqKey; 2], clock: Clock, idle: IdlePolicy) -> Self {
+        let [data_cq, control_cq] = cqs;
+        Inline { worker, data_cq, control_cq, clock, time: clock.now(), idle: Idle::new(idle) }
     }
 }
 
@@ -96,19 +108,31 @@ impl<I: PortIo + 'static> Drive for Inline<I> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
+    fn send_list(
+        &mut self,
+        qp: QpKey,
+        wr: &SendWr,
+        _len: usize,
+        messages: &mut [Buf],
+    ) -> (usize, usize, Option<PostError>) {
+        let (taken, error) = self.worker.post_send_list(qp, wr, messages);
+        (taken, 0, error)
+    }
+
+    #[inline(always)]
     fn recv(&mut self, qp: QpKey, wr_id: u64, buf: Buf) -> Result<(), (PostError, Buf)> {
         self.worker.post_recv(qp, RecvWr { wr_id, buf }).map_err(|(e, wr)| (e, wr.buf))
     }
 
-    #[inline]
+    #[inline(always)]
     fn complete(&mut self) -> Option<Completion<Buf>> {
-        for i in 0..self.cqs.len() {
-            if let Some(completion) = self.worker.cq(self.cqs[i]).and_then(|cq| cq.pop()) {
-                return Some(completion);
-            }
+        if let Some(cq) = self.worker.cq(self.data_cq)
+            && let Some(completion) = cq.pop()
+        {
+            return Some(completion);
         }
-        None
+        self.worker.cq(self.control_cq).and_then(|cq| cq.pop())
     }
 
     fn with_worker<R: Send + 'static>(
@@ -163,6 +187,23 @@ impl<I: PortIo + 'static> Drive for Threaded<I> {
         buf: Buf,
     ) -> Result<Option<Buf>, (PostError, Buf)> {
         self.endpoint.post_send(qp, wr, len, buf).map(|()| None)
+    }
+
+    #[inline]
+    fn send_list(
+        &mut self,
+        qp: QpKey,
+        wr: &SendWr,
+        len: usize,
+        messages: &mut [Buf],
+    ) -> (usize, usize, Option<PostError>) {
+        for (taken, slot) in messages.iter_mut().enumerate() {
+            if let Err((e, buf)) = self.endpoint.post_send(qp, wr, len, std::mem::take(slot)) {
+                *slot = buf;
+                return (taken, taken, Some(e));
+            }
+        }
+        (messages.len(), messages.len(), None)
     }
 
     #[inline]

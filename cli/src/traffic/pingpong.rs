@@ -166,7 +166,7 @@ pub struct Echo {
 impl Echo {
     /// Prepares answers of `size` bytes to `peer`.
     pub fn new(ah: AhKey, peer: Qpn, size: usize) -> Echo {
-        Echo { ah, peer, free: (0..4).map(|_| vec![0; size]).collect() }
+        Echo { ah, peer, free: (0..4).map(|_| vec![0; size].into_boxed_slice()).collect() }
     }
 
     /// One round; returns whether there was anything to do.

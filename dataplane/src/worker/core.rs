@@ -48,6 +48,8 @@ pub(crate) struct Core<B> {
     /// Queue pairs in the error state with receives that still have to complete.
     flushing: Vec<QpKey>,
     rng: fastrand::Rng,
+    /// Changes with everything that a remembered packet's fate, or its headers, depended on; see [`Core::touch`].
+    pub epoch: u64,
 }
 
 /// First and last number for applications: 0 and 1 are for management, 0xFFFFFF for multicast (IBTA volume 1, 3.5.3).
@@ -66,7 +68,14 @@ impl<B> Core<B> {
             next_qpn: config.first_qpn.get().clamp(*QPN_RANGE.start(), *QPN_RANGE.end()),
             flushing: Vec::new(),
             rng: fastrand::Rng::with_seed(config.seed),
+            epoch: 0,
         }
+    }
+
+    /// Queue pairs or address handles changed: what was remembered of packets is no longer true.
+    pub fn touch(&mut self) {
+        self.epoch += 1;
+        self.last = None;
     }
 
     pub fn create_qp(&mut self, config: &QpConfig, pkeys: &[PKey]) -> Result<QpKey, QpError> {
@@ -101,6 +110,7 @@ impl<B> Core<B> {
             outstanding: 0,
             recv: Ring::new(config.recv_depth as usize),
             counters: QpCounters::default(),
+            last_sent: None,
         });
         self.by_qpn.insert(qpn.get(), key);
         Ok(key)
@@ -122,7 +132,7 @@ impl<B> Core<B> {
         self.forget_work(key)?;
         let qp = self.qps.remove(key).ok_or(QpError::NoQp)?;
         self.by_qpn.remove(&qp.qpn.get());
-        self.last = None;
+        self.touch();
         Ok(())
     }
 
@@ -145,6 +155,7 @@ impl<B> Core<B> {
             return Err(QpError::Transition { from, to });
         }
         qp.state = to;
+        self.touch();
         match to {
             QpState::Error => self.start_flush(key),
             QpState::Reset => self.forget_work(key)?,
@@ -211,6 +222,7 @@ impl<B> Core<B> {
 
     /// Address handles that waited for `ip` on `port`, or use it, get its (new) MAC address.
     pub fn neighbour_resolved(&mut self, port: usize, ip: IpAddr, mac: MacAddr) {
+        self.touch();
         for ah in self.ahs.values_mut().filter(|a| a.tracked && a.port == port && a.dst == ip) {
             ah.route.dst_mac = mac;
             ah.template = Template::new(&ah.route);

@@ -338,6 +338,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     /// Destroys an address handle; false if there is no such handle.
     pub fn destroy_ah(&mut self, ah: AhKey) -> bool {
         let Some(ah) = self.core.ahs.remove(ah) else { return false };
+        self.core.touch();
         if ah.tracked
             && let Some(port) = self.ports.get_mut(ah.port)
         {

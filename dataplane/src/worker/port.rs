@@ -1,5 +1,6 @@
 //! One port of a worker: its IO, what is local to it, and the packets about to leave.
 
+use super::rx::Known;
 use super::{WorkerConfig, WorkerError, is_unicast};
 use crate::ah::AhError;
 use crate::capture::Capture;
@@ -114,6 +115,17 @@ impl<B> TxRuns<B> {
         let pushed = self.push(TxRun { count: 1, frame_len, qp, control, signal });
         debug_assert!(pushed.is_ok(), "more runs than packets");
     }
+
+    /// Notes so many unsignaled packets of a queue pair.
+    #[inline]
+    pub fn note_more(&mut self, qp: Option<QpKey>, frame_len: usize, count: u32) {
+        if count > 0 {
+            self.note(qp, false, frame_len, None);
+            if let Some(last) = self.back_mut() {
+                last.count += count - 1;
+            }
+        }
+    }
 }
 
 pub(crate) struct Port<I: PortIo, B> {
@@ -123,6 +135,8 @@ pub(crate) struct Port<I: PortIo, B> {
     /// What the packets in `tx` are.
     pub runs: TxRuns<B>,
     pub local: Local,
+    /// What the receive path remembers.
+    pub known: Known,
     pub capture: Option<Capture>,
     /// Room to put a chained packet into one piece.
     pub scratch: Box<[u8]>,
@@ -166,6 +180,7 @@ impl<I: PortIo, B> Port<I, B> {
             tx: I::Burst::default(),
             runs: Ring::new(BURST),
             local,
+            known: Known::new(),
             capture: None,
             scratch: vec![0; mtu + ethernet::Header::MAX_LEN].into_boxed_slice(),
         })

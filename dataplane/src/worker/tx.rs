@@ -2,11 +2,13 @@
 
 use super::port::{Port, Signal};
 use super::{Progress, Worker};
+use crate::ah::Ah;
 use crate::buffer::Buffer;
 use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
-use crate::io::{PacketBuf, PacketBurst, PortIo};
-use crate::qp::{CqKey, PostError, Qp, QpKey, QpState, SendWr};
+use crate::io::{BURST, PacketBuf, PacketBurst, PortIo};
+use crate::qp::{CqKey, LastSent, PostError, Qp, QpKey, QpState, SendWr};
 use roce_proto::types::Qpn;
+use roce_proto::wire::predict::Headers;
 use roce_proto::wire::ud::Send;
 use slotmap::SlotMap;
 
@@ -22,6 +24,70 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         let port = self.build(qp, wr, payload)?;
         self.transmit_if_full(port);
         Ok(())
+    }
+
+    /// Posts a list of sends that differ in nothing but their payloads, as a list of work requests does in the verbs; each as
+    /// [`Worker::post_send`] does it, at less cost: what they have in common is checked and looked up once a burst. Returns
+    /// how many were taken, and why no more.
+    #[inline]
+    pub fn post_send_list<P: AsRef<[u8]>>(
+        &mut self,
+        qp: QpKey,
+        wr: &SendWr,
+        payloads: &[P],
+    ) -> (usize, Option<PostError>) {
+        let mut rest = payloads;
+        while let Some((first, others)) = rest.split_first() {
+            let port = match self.build(qp, wr, first.as_ref()) {
+                Ok(port) => port,
+                Err(e) => return (payloads.len() - rest.len(), Some(e)),
+            };
+            let more = if wr.signaled { 0 } else { self.build_more(qp, wr, others) };
+            rest = others.get(more..).unwrap_or_default();
+            self.transmit_if_full(port);
+        }
+        (payloads.len(), None)
+    }
+
+    /// Builds packets like the one that was built last, as many as payloads follow of the same length and as there is room
+    /// for.
+    #[inline]
+    fn build_more<P: AsRef<[u8]>>(&mut self, qp_key: QpKey, wr: &SendWr, payloads: &[P]) -> usize {
+        let core = &mut self.core;
+        let Some(qp) = core.qps.get_mut(qp_key) else { return 0 };
+        let Some(port) = self.ports.get_mut(qp.port) else { return 0 };
+        let Some(last) = qp.last_sent.as_deref() else { return 0 };
+        if !last.fits(wr, last.headers.payload_len(), core.epoch) {
+            return 0;
+        }
+        let (at, len, frame_len) = (last.headers.len(), last.headers.payload_len(), last.headers.frame_len());
+        let room = (qp.send_depth - qp.outstanding).min((BURST - port.tx.len()) as u32) as usize;
+        let mut psn = qp.psn;
+        let mut built = 0;
+        for payload in payloads.iter().take(room).map(AsRef::as_ref) {
+            if payload.len() != len {
+                break;
+            }
+            let Some(mut buf) = port.io.alloc() else { break };
+            let Some(frame) = buf.append(frame_len) else { break };
+            let Some(place) = frame.get_mut(at..at + len) else { break };
+            place.copy_from_slice(payload);
+            if last.headers.emit(psn, frame).is_err() {
+                break;
+            }
+            if let Some(capture) = &port.capture {
+                capture.frame(frame);
+            }
+            if port.tx.push(buf).is_err() {
+                break;
+            }
+            psn = psn.next();
+            built += 1;
+        }
+        qp.psn = psn;
+        qp.outstanding += built as u32;
+        port.runs.note_more(Some(qp_key), frame_len, built as u32);
+        built
     }
 
     /// Posts a send from a buffer that comes back with the completion, which therefore is always produced.
@@ -83,26 +149,21 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             port.local.counters.tx_no_buffer += 1;
             return Err(PostError::NoBuffer);
         };
-        if ah.follow_qp && ah.template.src_port() != qp.src_port {
-            ah.template.set_src_port(qp.src_port);
-        }
-        let imm = wr.imm.is_some();
-        let (at, frame_len) = (ah.template.header_len(imm), ah.template.frame_len(imm, payload.len()));
-        // A pool whose buffers cannot hold the port's MTU is refused at the start, so this has room.
-        let frame = buf.append(frame_len).ok_or(PostError::NoBuffer)?;
-        frame.get_mut(at..at + payload.len()).ok_or(PostError::NoBuffer)?.copy_from_slice(payload);
-        let send = Send {
-            dst_qpn: wr.dst_qpn,
-            src_qpn: qp.qpn,
-            qkey: if wr.qkey.is_controlled() { qp.qkey } else { wr.qkey },
-            pkey: qp.pkey,
-            psn: qp.psn,
-            imm: wr.imm,
-            solicited: wr.solicited,
+        let len = payload.len();
+        let like_last = qp.last_sent.as_deref().filter(|last| last.fits(wr, len, core.epoch));
+        let frame_len = if let Some(last) = like_last {
+            let frame_len = last.headers.frame_len();
+            // A pool whose buffers cannot hold the port's MTU is refused at the start, so this has room.
+            let frame = buf.append(frame_len).ok_or(PostError::NoBuffer)?;
+            let at = last.headers.len();
+            frame.get_mut(at..at + len).ok_or(PostError::NoBuffer)?.copy_from_slice(payload);
+            last.headers.emit(qp.psn, frame).map_err(|_| PostError::NoBuffer)?;
+            frame_len
+        } else {
+            build_whole(qp, ah, wr, payload, &mut buf, core.epoch)?
         };
-        ah.template.emit(&send, payload.len(), frame).map_err(|_| PostError::NoBuffer)?;
         if let Some(capture) = &port.capture {
-            capture.frame(frame);
+            capture.frame(buf.contiguous().unwrap_or_default());
         }
         port.tx.push(buf).map_err(|_| PostError::PortBusy)?;
         qp.psn = qp.psn.next();
@@ -172,6 +233,53 @@ impl<I: PortIo, B> Port<I, B> {
         }
         sent
     }
+}
+
+/// Builds a packet from its address handle's template, and remembers its headers for the next of its kind. Returns the
+/// length of the frame.
+fn build_whole<B>(
+    qp: &mut Qp<B>,
+    ah: &mut Ah,
+    wr: &SendWr,
+    payload: &[u8],
+    buf: &mut impl PacketBuf,
+    epoch: u64,
+) -> Result<usize, PostError> {
+    if ah.follow_qp && ah.template.src_port() != qp.src_port {
+        ah.template.set_src_port(qp.src_port);
+    }
+    let imm = wr.imm.is_some();
+    let (at, frame_len) = (ah.template.header_len(imm), ah.template.frame_len(imm, payload.len()));
+    let frame = buf.append(frame_len).ok_or(PostError::NoBuffer)?;
+    frame.get_mut(at..at + payload.len()).ok_or(PostError::NoBuffer)?.copy_from_slice(payload);
+    let send = Send {
+        dst_qpn: wr.dst_qpn,
+        src_qpn: qp.qpn,
+        qkey: if wr.qkey.is_controlled() { qp.qkey } else { wr.qkey },
+        pkey: qp.pkey,
+        psn: qp.psn,
+        imm: wr.imm,
+        solicited: wr.solicited,
+    };
+    ah.template.emit(&send, payload.len(), frame).map_err(|_| PostError::NoBuffer)?;
+    let predictable = !imm && ah.route.vlan.is_none();
+    let headers =
+        predictable.then(|| Headers::of_emitted(frame, ah.template.is_ipv6(), payload.len())).flatten();
+    let remember = |headers| LastSent {
+        epoch,
+        ah: wr.ah,
+        dst_qpn: wr.dst_qpn,
+        qkey: wr.qkey,
+        solicited: wr.solicited,
+        headers,
+    };
+    match (headers, &mut qp.last_sent) {
+        // In place: the box is made once per queue pair.
+        (Some(headers), Some(last)) => **last = remember(headers),
+        (Some(headers), none) => *none = Some(Box::new(remember(headers))),
+        (None, _) => {}
+    }
+    Ok(frame_len)
 }
 
 /// A signaled send was taken by the driver.

@@ -200,9 +200,23 @@ fn of_field(after: usize, value: u16) -> u32 {
     SLICES[after + 1][usize::from(high)] ^ SLICES[after][usize::from(low)]
 }
 
+/// What a PSN does to the CRC behind the DETH that follows it.
+pub(crate) struct PsnEffect;
+
+impl PsnEffect {
+    /// The effect of these three bytes, compared with zeros.
+    #[inline]
+    pub(crate) fn of(psn: [u8; 3]) -> u32 {
+        let [a, b, c] = psn;
+        SLICES[Deth::LEN + 2][usize::from(a)]
+            ^ SLICES[Deth::LEN + 1][usize::from(b)]
+            ^ SLICES[Deth::LEN][usize::from(c)]
+    }
+}
+
 /// Continues a finished CRC over more bytes.
 #[inline]
-fn update(crc: u32, bytes: &[u8]) -> u32 {
+pub(crate) fn update(crc: u32, bytes: &[u8]) -> u32 {
     let mut hasher = Hasher::new_with_initial(crc);
     hasher.update(bytes);
     hasher.finalize()

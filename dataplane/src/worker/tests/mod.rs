@@ -1,6 +1,7 @@
 //! The worker over two memory ports, and over one port whose other end speaks raw frames.
 
 mod network;
+mod predict;
 mod verbs;
 
 use super::*;
