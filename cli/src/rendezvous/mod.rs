@@ -218,7 +218,7 @@ impl Control {
     }
 
     /// The next message that came.
-    pub fn next(&mut self) -> Option<(Peer, Message)> {
+    pub fn next_message(&mut self) -> Option<(Peer, Message)> {
         self.inbox.pop_front()
     }
 }

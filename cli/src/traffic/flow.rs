@@ -207,9 +207,9 @@ impl Flow {
     fn take<D: Drive>(&mut self, drive: &mut D, done: Completion<Buf>) -> Result<bool, Error> {
         match (done.opcode, done.status) {
             (WcOpcode::Recv, WcStatus::Success) => {
-                if let (Some(qp), Some(buf)) = (self.key_of(done.qpn), done.buf) {
-                    self.post_again(drive, qp, buf)?;
-                }
+                // Otherwise it is of a queue pair of the test before.
+                let (Some(qp), Some(buf)) = (self.key_of(done.qpn), done.buf) else { return Ok(false) };
+                self.post_again(drive, qp, buf)?;
                 Ok(true)
             }
             (WcOpcode::Send, WcStatus::Success) => {

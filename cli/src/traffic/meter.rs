@@ -63,7 +63,7 @@ impl Meter {
             self.closed = self.closed.chunks(2).map(|pair| pair.iter().sum()).collect();
             self.interval *= 2;
         }
-        self.current_end = self.current_end + self.interval;
+        self.current_end += self.interval;
     }
 
     /// Events so far.

@@ -222,10 +222,10 @@ impl<D: Drive> Client<D> {
         let qps = self.bench.make_qps(spec)?;
         let base = qps.base;
         let mut flow = Flow::open(&mut self.bench.drive, qps, spec)?;
-        let server_base = self.hello(spec, base, watch)?;
+        let before = self.bench.counters()?;
+        let server_base = self.hello(spec, base, &mut flow, watch)?;
         self.met = true;
         let (ah, _) = self.bench.control.route(&mut self.bench.drive, self.peer.ip)?;
-        let before = self.bench.counters()?;
         let now = self.bench.drive.now();
         self.bench.last_heard = now;
         self.bench.last_ping = now;
@@ -262,7 +262,13 @@ impl<D: Drive> Client<D> {
     }
 
     /// Asks until the server says welcome; returns its first data queue pair.
-    fn hello(&mut self, spec: &TestSpec, base: Qpn, watch: &mut impl Watch) -> Result<Qpn, Error> {
+    fn hello(
+        &mut self,
+        spec: &TestSpec,
+        base: Qpn,
+        flow: &mut Flow,
+        watch: &mut impl Watch,
+    ) -> Result<Qpn, Error> {
         let bench = &mut self.bench;
         let mtu = bench.drive.with_worker(|w| w.ib_mtu(0)).map_err(Error::failed)? as u32;
         let hello = Message::Hello {
@@ -277,9 +283,10 @@ impl<D: Drive> Client<D> {
         let mut asked: Option<Instant> = None;
         let mut told = started;
         loop {
-            bench.idle_round();
+            // Data may come right behind the welcome.
+            flow.round(&mut bench.drive, &mut bench.control)?;
             let now = bench.drive.now();
-            while let Some((_, message)) = bench.control.next() {
+            while let Some((_, message)) = bench.control.next_message() {
                 match message {
                     Message::Welcome { id, test, qpn } if id == self.id && test == self.test => {
                         return Qpn::new(qpn).ok_or_else(|| Error::failed("the server named no queue pair"));
@@ -315,7 +322,7 @@ impl<D: Drive> Client<D> {
         let bench = &mut self.bench;
         let now = bench.drive.now();
         let mut report = None;
-        while let Some((_, message)) = bench.control.next() {
+        while let Some((_, message)) = bench.control.next_message() {
             if message.session() != self.id {
                 continue;
             }
@@ -487,7 +494,7 @@ impl<D: Drive> Bench<D> {
                 // Its results are there; that it went without a word changes nothing about them.
                 return Ok(());
             }
-            while let Some((peer, message)) = self.control.next() {
+            while let Some((peer, message)) = self.control.next_message() {
                 let current = last.as_ref().filter(|(s, _)| s.id == message.session() && s.peer == peer);
                 match message {
                     Message::Hello { v, id, test, qpn, mtu, spec } => {
@@ -648,7 +655,7 @@ impl<D: Drive> Bench<D> {
         now: Instant,
         announced: &mut Option<u64>,
     ) -> Result<(), Error> {
-        while let Some((peer, message)) = self.control.next() {
+        while let Some((peer, message)) = self.control.next_message() {
             if peer != s.peer || message.session() != s.id {
                 if let Message::Hello { id, .. } = message {
                     self.refuse(peer, id, "another client is being served: try again later")?;
@@ -731,3 +738,6 @@ pub fn check_spec(spec: &TestSpec, mtu: usize) -> Result<(), String> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
