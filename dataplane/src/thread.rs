@@ -66,6 +66,9 @@ enum Command<B> {
 
 type Call<I, B> = Box<dyn FnOnce(&mut Worker<I, B>) + Send>;
 
+/// What a stopped worker thread leaves: the worker, and the completions that were on their way.
+pub type Remains<I, B> = (Worker<I, B>, Vec<Completion<B>>);
+
 /// Closures that may wait for the worker at once.
 const CALLS: usize = 16;
 
@@ -212,7 +215,7 @@ impl<I: PortIo + 'static, B: Buffer> Endpoint<I, B> {
     /// Stops the worker and gives it back, with what its tables hold, and with every completion that was on its way.
     ///
     /// Requests posted before are carried out first, as far as the port takes them.
-    pub fn stop(mut self) -> Result<(Worker<I, B>, Vec<Completion<B>>), Stopped> {
+    pub fn stop(mut self) -> Result<Remains<I, B>, Stopped> {
         self.flush();
         let mut rest = Vec::new();
         let thread = self.wind_down(|completion| rest.push(completion)).ok_or(Stopped)?;

@@ -4,10 +4,10 @@ use super::core::Core;
 use super::port::{Local, Port};
 use super::{Worker, control};
 use crate::buffer::Buffer;
-use crate::counters::{DropReason, LocalDrop};
-use crate::cq::{Completion, Family, WcOpcode, WcStatus};
+use crate::counters::{Counters, DropReason, LocalDrop};
+use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
 use crate::io::{PacketBuf, PacketBurst, PortIo};
-use crate::qp::{GRH_LEN, QpKey, QpState};
+use crate::qp::{GRH_LEN, Qp, QpKey, QpState};
 use roce_proto::types::Qpn;
 use roce_proto::wire::frame::{self, Frame, Ip, Packet};
 use roce_proto::wire::predict::Headers;
@@ -22,8 +22,21 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             return 0;
         }
         let mut tally = Tally::default();
-        for i in 0..received {
-            port.take(i, index, &mut self.core, &mut tally);
+        let mut at = 0;
+        while at < received {
+            if port.capture.is_none() {
+                at += port.known.deliver_run(
+                    &port.rx,
+                    at,
+                    &mut self.core,
+                    &mut port.local.counters,
+                    &mut tally,
+                );
+            }
+            if at < received {
+                port.take(at, index, &mut self.core, &mut tally);
+                at += 1;
+            }
         }
         port.rx.clear();
         let counters = &mut port.local.counters;
@@ -52,16 +65,6 @@ impl<I: PortIo, B: Buffer> Port<I, B> {
         };
         if let Some(capture) = &self.capture {
             capture.frame(frame);
-        }
-        if let Some(fate) = self.known.deliver(frame, core) {
-            match fate {
-                Ok(payload) => {
-                    tally.delivered += 1;
-                    tally.delivered_bytes += payload as u64;
-                }
-                Err(reason) => self.local.counters.drop(reason),
-            }
-            return;
         }
         match handle(frame, index, &mut self.local, &mut self.known, core) {
             Outcome::Done => {}
@@ -158,7 +161,13 @@ fn deliver<B: Buffer>(
     }
     let about = About { key, src_qpn: ud.deth.src_qpn, imm: ud.imm, solicited: packet.solicited() };
     known.learn(frame, packet, &about, core.epoch);
-    place(&about, packet.ip, ud.payload, core)
+    let cq = core.cqs.get_mut(qp.recv_cq).ok_or(local(LocalDrop::CqFull))?;
+    place(qp, cq, &about, packet.ip, ud.payload).map_err(|reason| {
+        if reason == LocalDrop::ShortBuffer {
+            fail(key, core);
+        }
+        local(reason)
+    })
 }
 
 /// What a completion says of a packet beside its bytes.
@@ -170,24 +179,23 @@ struct About {
     solicited: bool,
 }
 
-/// Puts the payload of a packet that has passed every check into the next receive; returns its bytes.
+/// Puts the payload of a packet that has passed every check into the next receive; returns its bytes. After a
+/// [`LocalDrop::ShortBuffer`] the caller has to [`fail`] the queue pair.
 #[inline(always)]
 fn place<B: Buffer>(
+    qp: &mut Qp<B>,
+    cq: &mut Cq<B>,
     about: &About,
     ip: Ip<'_>,
     payload: &[u8],
-    core: &mut Core<B>,
-) -> Result<usize, DropReason> {
-    let qp = core.qps.get_mut(about.key).ok_or(local(LocalDrop::UnknownQpn))?;
-    let cq = core.cqs.get_mut(qp.recv_cq).ok_or(local(LocalDrop::CqFull))?;
-    if qp.recv.is_empty() {
+) -> Result<usize, LocalDrop> {
+    if !cq.has_room() && !qp.recv.is_empty() {
+        return Err(LocalDrop::CqFull);
+    }
+    let Some(mut wr) = qp.recv.pop() else {
         qp.counters.no_receive += 1;
-        return Err(local(LocalDrop::NoReceive));
-    }
-    if !cq.has_room() {
-        return Err(local(LocalDrop::CqFull));
-    }
-    let Some(mut wr) = qp.recv.pop() else { return Err(local(LocalDrop::NoReceive)) };
+        return Err(LocalDrop::NoReceive);
+    };
     let byte_len = GRH_LEN + payload.len();
     let fits = wr.buf.capacity() >= byte_len;
     if fits {
@@ -214,11 +222,7 @@ fn place<B: Buffer>(
         solicited: about.solicited,
         buf: Some(wr.buf),
     });
-    if fits {
-        return Ok(payload.len());
-    }
-    fail(about.key, core);
-    Err(local(LocalDrop::ShortBuffer))
+    if fits { Ok(payload.len()) } else { Err(LocalDrop::ShortBuffer) }
 }
 
 /// Headers of packets that were delivered, each with what to do with the next packet that has them.
@@ -262,18 +266,51 @@ impl Known {
         }
     }
 
-    /// Delivers a frame whose headers are known; `None` if they are not.
-    #[inline(always)]
-    fn deliver<B: Buffer>(&self, frame: &[u8], core: &mut Core<B>) -> Option<Result<usize, DropReason>> {
-        let flow = self.slots[Known::slot(frame)].as_ref()?;
+    /// Delivers the packets of a burst from `from` on for as long as their headers are those of one known flow; returns how
+    /// many they were. Each is counted.
+    #[inline]
+    fn deliver_run<B: Buffer>(
+        &self,
+        burst: &impl PacketBurst,
+        from: usize,
+        core: &mut Core<B>,
+        counters: &mut Counters,
+        tally: &mut Tally,
+    ) -> usize {
+        let frame_at = |i| burst.get(i).and_then(|buf| buf.contiguous());
+        let Some(flow) = frame_at(from).and_then(|frame| self.slots[Known::slot(frame)].as_ref()) else {
+            return 0;
+        };
         if flow.epoch != core.epoch {
-            return None;
+            return 0;
         }
-        let packet = flow.headers.recognise(frame)?;
-        if !flow.headers.icrc_ok(&packet) {
-            return Some(Err(local(LocalDrop::Icrc)));
+        let Some(qp) = core.qps.get_mut(flow.about.key) else { return 0 };
+        let Some(cq) = core.cqs.get_mut(qp.recv_cq) else { return 0 };
+        let mut at = from;
+        while let Some(frame) = frame_at(at)
+            && let Some(packet) = flow.headers.recognise(frame)
+        {
+            at += 1;
+            tally.bytes += frame.len() as u64;
+            if !flow.headers.icrc_ok(&packet) {
+                counters.drop(local(LocalDrop::Icrc));
+                continue;
+            }
+            match place(qp, cq, &flow.about, packet.ip, packet.payload) {
+                Ok(payload) => {
+                    tally.delivered += 1;
+                    tally.delivered_bytes += payload as u64;
+                }
+                Err(reason) => {
+                    counters.drop(local(reason));
+                    if reason == LocalDrop::ShortBuffer {
+                        fail(flow.about.key, core);
+                        break;
+                    }
+                }
+            }
         }
-        Some(place(&flow.about, packet.ip, packet.payload, core))
+        at - from
     }
 
     /// Remembers a packet that passed every check, now and then.
