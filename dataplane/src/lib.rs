@@ -19,6 +19,7 @@ pub mod idle;
 pub mod io;
 pub mod link;
 pub mod neighbour;
+pub mod parcel;
 pub mod qp;
 mod ring;
 pub mod thread;

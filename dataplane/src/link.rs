@@ -3,21 +3,21 @@
 //! The items travel in batches through a lock-free queue, and the emptied batches travel back through a second one: one
 //! atomic exchange for up to [`BATCH`] items, and no allocation after the start. A full queue refuses: back-pressure.
 
+use crate::ring::Ring;
 use crossbeam_queue::ArrayQueue;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Items in one batch at the most.
 pub const BATCH: usize = 64;
 
-type Batches<T> = Arc<ArrayQueue<VecDeque<T>>>;
+type Batches<T> = Arc<ArrayQueue<Ring<T>>>;
 
 /// The end that puts items in.
 #[derive(Debug)]
 pub struct Sender<T> {
     filled: Batches<T>,
     emptied: Batches<T>,
-    filling: Option<VecDeque<T>>,
+    filling: Option<Ring<T>>,
 }
 
 /// The end that takes items out.
@@ -25,7 +25,7 @@ pub struct Sender<T> {
 pub struct Receiver<T> {
     filled: Batches<T>,
     emptied: Batches<T>,
-    draining: Option<VecDeque<T>>,
+    draining: Option<Ring<T>>,
 }
 
 /// A queue of about `capacity` items, rounded up to whole batches; at least four batches, so that one can be filled,
@@ -36,7 +36,7 @@ pub fn link<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let emptied = Arc::new(ArrayQueue::new(batches));
     for _ in 0..batches {
         // As many as the queue holds, so there is room.
-        let _ = emptied.push(VecDeque::with_capacity(BATCH));
+        let _ = emptied.push(Ring::new(BATCH));
     }
     (
         Sender { filled: filled.clone(), emptied: emptied.clone(), filling: None },
@@ -56,8 +56,8 @@ impl<T> Sender<T> {
                 None => return Err(item),
             },
         };
-        batch.push_back(item);
-        if batch.len() >= BATCH {
+        batch.push(item)?;
+        if batch.is_full() {
             self.flush();
         }
         Ok(())
@@ -92,7 +92,7 @@ impl<T> Receiver<T> {
     pub fn pop(&mut self) -> Option<T> {
         loop {
             if let Some(batch) = &mut self.draining {
-                if let Some(item) = batch.pop_front() {
+                if let Some(item) = batch.pop() {
                     return Some(item);
                 }
                 if let Some(batch) = self.draining.take() {
@@ -105,7 +105,7 @@ impl<T> Receiver<T> {
 
     /// True when nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.draining.as_ref().is_none_or(VecDeque::is_empty) && self.filled.is_empty()
+        self.draining.as_ref().is_none_or(Ring::is_empty) && self.filled.is_empty()
     }
 
     /// True when the other end is gone; items sent before may still wait.
@@ -118,6 +118,7 @@ impl<T> Receiver<T> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::VecDeque;
 
     #[test]
     fn a_full_queue_refuses_and_recovers() {

@@ -34,7 +34,7 @@ pub trait Drive {
     -> Result<Option<Buf>, (PostError, Buf)>;
 
     /// Posts each message, `len` bytes, all alike. Returns how many were taken, how many of those the worker
-    /// keeps until their completion (an empty buffer stands in their places), and why no more.
+    /// keeps until [`Drive::reclaim`] gives them back, in order (an empty buffer stands in their places), and why no more.
     fn send_list(
         &mut self,
         qp: QpKey,
@@ -42,6 +42,9 @@ pub trait Drive {
         len: usize,
         messages: &mut [Buf],
     ) -> (usize, usize, Option<PostError>);
+
+    /// The next buffer of a list that the worker kept and is done with.
+    fn reclaim(&mut self) -> Option<Buf>;
 
     /// Posts a receive.
     fn recv(&mut self, qp: QpKey, wr_id: u64, buf: Buf) -> Result<(), (PostError, Buf)>;
@@ -118,6 +121,11 @@ impl<I: PortIo + 'static> Drive for Inline<I> {
     ) -> (usize, usize, Option<PostError>) {
         let (taken, error) = self.worker.post_send_list(qp, wr, messages);
         (taken, 0, error)
+    }
+
+    #[inline]
+    fn reclaim(&mut self) -> Option<Buf> {
+        None
     }
 
     #[inline(always)]
@@ -197,13 +205,18 @@ impl<I: PortIo + 'static> Drive for Threaded<I> {
         len: usize,
         messages: &mut [Buf],
     ) -> (usize, usize, Option<PostError>) {
-        for (taken, slot) in messages.iter_mut().enumerate() {
-            if let Err((e, buf)) = self.endpoint.post_send(qp, wr, len, std::mem::take(slot)) {
-                *slot = buf;
-                return (taken, taken, Some(e));
-            }
+        let mut bufs = messages.iter_mut().map(std::mem::take);
+        let mut taken = 0;
+        while let n @ 1.. = self.endpoint.post_send_list(qp, wr, len, &mut bufs) {
+            taken += n;
         }
-        (messages.len(), messages.len(), None)
+        let error = (taken < messages.len()).then_some(PostError::PortBusy);
+        (taken, taken, error)
+    }
+
+    #[inline]
+    fn reclaim(&mut self) -> Option<Buf> {
+        self.endpoint.reclaim()
     }
 
     #[inline]

@@ -212,14 +212,8 @@ impl Flow {
                 self.post_again(drive, qp, buf)?;
                 Ok(true)
             }
-            (WcOpcode::Send, WcStatus::Success) => {
-                if let (Some(tx), Some(buf)) = (&mut self.tx, done.buf) {
-                    tx.back(buf);
-                }
-                Ok(false)
-            }
-            // Queue pairs of the test before.
-            (_, WcStatus::WorkRequestFlushed) => Ok(false),
+            // Sends are unsignaled; what is flushed is of queue pairs of the test before.
+            (WcOpcode::Send, WcStatus::Success) | (_, WcStatus::WorkRequestFlushed) => Ok(false),
             (opcode, status) => {
                 Err(Error::failed(format_args!("a work request ({opcode:?}) completed with {status:?}")))
             }
@@ -269,6 +263,9 @@ impl Flow {
             let now = drive.round_time();
             self.rx.add(received, now);
             if let Some(tx) = self.tx.as_mut() {
+                while let Some(buf) = drive.reclaim() {
+                    tx.back(buf);
+                }
                 busy |= tx.post(drive, &self.qps, self.size, now)? > 0;
             }
         }

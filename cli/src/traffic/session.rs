@@ -25,6 +25,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 const QUIET: Duration = Duration::from_millis(200);
 /// The other side is gone when it has been silent for so long.
 const SILENCE: Duration = Duration::from_secs(5);
+/// Between two looks at the messages an end that runs does not take so long: it was stopped itself, as a suspended machine is.
+const STALL: Duration = Duration::from_secs(1);
 /// The client shows signs of life so often during a test.
 const PING_EVERY: Duration = Duration::from_millis(500);
 /// Rounds between two looks at the clock, the control messages and the signals.
@@ -66,6 +68,7 @@ pub struct Bench<D: Drive> {
     qps: Option<Qps>,
     last_ping: Instant,
     last_heard: Instant,
+    last_look: Instant,
     rounds: u32,
 }
 
@@ -91,7 +94,17 @@ impl<D: Drive> Bench<D> {
     ) -> Result<Bench<D>, Error> {
         let control = Control::open(&mut drive, control_cq, listen)?;
         let now = drive.now();
-        Ok(Bench { drive, control, data_cq, stop, qps: None, last_ping: now, last_heard: now, rounds: 0 })
+        Ok(Bench {
+            drive,
+            control,
+            data_cq,
+            stop,
+            qps: None,
+            last_ping: now,
+            last_heard: now,
+            last_look: now,
+            rounds: 0,
+        })
     }
 
     /// The largest message that the port carries, in bytes.
@@ -106,6 +119,16 @@ impl<D: Drive> Bench<D> {
 
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The time in which this end itself did not run is no silence of the other.
+    fn excuse_stall(&mut self, now: Instant) {
+        let gap = now.saturating_since(self.last_look);
+        self.last_look = now;
+        if gap > STALL {
+            tracing::debug!("did not run for {} ms", gap.as_millis());
+            self.last_heard = (self.last_heard + gap).min(now);
+        }
     }
 
     fn counters(&mut self) -> Result<Counters, Error> {
@@ -228,6 +251,7 @@ impl<D: Drive> Client<D> {
         let (ah, _) = self.bench.control.route(&mut self.bench.drive, self.peer.ip)?;
         let now = self.bench.drive.now();
         self.bench.last_heard = now;
+        self.bench.last_look = now;
         self.bench.last_ping = now;
         let mut rtt = None;
         let (mut sent, mut unanswered) = (0, 0);
@@ -321,6 +345,7 @@ impl<D: Drive> Client<D> {
     fn look(&mut self) -> Result<Option<RxReport>, Error> {
         let bench = &mut self.bench;
         let now = bench.drive.now();
+        bench.excuse_stall(now);
         let mut report = None;
         while let Some((_, message)) = bench.control.next_message() {
             if message.session() != self.id {
@@ -490,7 +515,9 @@ impl<D: Drive> Bench<D> {
                 }
                 return Err(Error::interrupted());
             }
-            if last.is_some() && self.drive.now().saturating_since(self.last_heard) > SILENCE {
+            let now = self.drive.now();
+            self.excuse_stall(now);
+            if last.is_some() && now.saturating_since(self.last_heard) > SILENCE {
                 // Its results are there; that it went without a word changes nothing about them.
                 return Ok(());
             }
@@ -581,6 +608,7 @@ impl<D: Drive> Bench<D> {
         let before = self.counters()?;
         let started = self.drive.now();
         self.last_heard = started;
+        self.last_look = started;
         self.control.send(&mut self.drive, s.peer, &s.welcome)?;
         let mut echo = None;
         match s.spec.kind {
@@ -655,6 +683,7 @@ impl<D: Drive> Bench<D> {
         now: Instant,
         announced: &mut Option<u64>,
     ) -> Result<(), Error> {
+        self.excuse_stall(now);
         while let Some((peer, message)) = self.control.next_message() {
             if peer != s.peer || message.session() != s.id {
                 if let Message::Hello { id, .. } = message {

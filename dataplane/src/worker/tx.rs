@@ -36,13 +36,35 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         wr: &SendWr,
         payloads: &[P],
     ) -> (usize, Option<PostError>) {
+        self.post_each(qp, wr, payloads, P::as_ref)
+    }
+
+    /// The same for the first `len` bytes of buffers, each of which has that many.
+    pub(crate) fn post_send_bufs(
+        &mut self,
+        qp: QpKey,
+        wr: &SendWr,
+        len: usize,
+        bufs: &[B],
+    ) -> (usize, Option<PostError>) {
+        self.post_each(qp, wr, bufs, |buf| buf.bytes(len))
+    }
+
+    #[inline(always)]
+    fn post_each<P>(
+        &mut self,
+        qp: QpKey,
+        wr: &SendWr,
+        payloads: &[P],
+        bytes: impl Fn(&P) -> &[u8],
+    ) -> (usize, Option<PostError>) {
         let mut rest = payloads;
         while let Some((first, others)) = rest.split_first() {
-            let port = match self.build(qp, wr, first.as_ref()) {
+            let port = match self.build(qp, wr, bytes(first)) {
                 Ok(port) => port,
                 Err(e) => return (payloads.len() - rest.len(), Some(e)),
             };
-            let more = if wr.signaled { 0 } else { self.build_more(qp, wr, others) };
+            let more = if wr.signaled { 0 } else { self.build_more(qp, wr, others, &bytes) };
             rest = others.get(more..).unwrap_or_default();
             self.transmit_if_full(port);
         }
@@ -51,8 +73,14 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
 
     /// Builds packets like the one that was built last, as many as payloads follow of the same length and as there is room
     /// for.
-    #[inline]
-    fn build_more<P: AsRef<[u8]>>(&mut self, qp_key: QpKey, wr: &SendWr, payloads: &[P]) -> usize {
+    #[inline(always)]
+    fn build_more<P>(
+        &mut self,
+        qp_key: QpKey,
+        wr: &SendWr,
+        payloads: &[P],
+        bytes: impl Fn(&P) -> &[u8],
+    ) -> usize {
         let core = &mut self.core;
         let Some(qp) = core.qps.get_mut(qp_key) else { return 0 };
         let Some(port) = self.ports.get_mut(qp.port) else { return 0 };
@@ -64,7 +92,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         let room = (qp.send_depth - qp.outstanding).min((BURST - port.tx.len()) as u32) as usize;
         let mut psn = qp.psn;
         let mut built = 0;
-        for payload in payloads.iter().take(room).map(AsRef::as_ref) {
+        for payload in payloads.iter().take(room).map(bytes) {
             if payload.len() != len {
                 break;
             }

@@ -443,6 +443,24 @@ fn an_end_that_falls_silent_is_missed_by_the_other() {
 }
 
 #[test]
+fn a_machine_that_stood_still_for_both_parts_nobody() {
+    let hang_once = || -> Hook {
+        let mut again = false;
+        Box::new(move || {
+            if !std::mem::replace(&mut again, true) {
+                std::thread::sleep(SILENCE + Duration::from_secs(1));
+            }
+        })
+    };
+    let serving = Serving { on_progress: Some(hang_once()), ..Serving::default() };
+    let run = Run { on_progress: Some(hang_once()), ..Run::new([lasting(1), bw(64, 100)]) };
+    let (server, client) = Pair::new(Form::Inline).start(serving, run);
+    let results = client.out().unwrap();
+    server.out().0.unwrap();
+    assert_eq!((results.len(), results[1].server.messages), (2, 100));
+}
+
+#[test]
 fn a_stop_of_the_client_gives_what_there_is() {
     for spec in [lasting(40), TestSpec { iters: None, duration_ms: Some(40_000), ..lat(64, 0) }] {
         let pair = Pair::new(Form::Inline);
