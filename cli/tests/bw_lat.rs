@@ -1,0 +1,377 @@
+//! `spraywire bw` and `lat` between two processes over shared memory, as a user runs them.
+#![cfg(feature = "dpdk")]
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// No process of these tests lives longer.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A socket that no other test uses.
+fn next_socket() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn device(role: &str, socket: u32) -> String {
+    format!("net_memif0,role={role},id=0,socket=spw-bw-{}-{socket}", std::process::id())
+}
+
+fn command(role: &str, socket: u32, ips: [&str; 2], args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_spraywire"));
+    let (test, rest) = args.split_once(' ').unwrap_or((args, ""));
+    command.args([test, "--port", &device(role, socket), "--ip", ips[0], "--ip", ips[1]]);
+    command.args(rest.split_whitespace()).env_remove("RUST_LOG");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A process that is killed when a test is done with it.
+struct End {
+    child: Child,
+    errors: Option<BufReader<ChildStderr>>,
+    said: String,
+}
+
+impl End {
+    fn start(mut command: Command) -> End {
+        let mut child = command.spawn().unwrap();
+        let errors = child.stderr.take().map(BufReader::new);
+        End { child, errors, said: String::new() }
+    }
+
+    /// A server that waits for its client.
+    fn server(socket: u32, args: &str) -> End {
+        let mut end = End::start(command("server", socket, ["10.0.0.1", "fd77::1"], args));
+        let errors = end.errors.as_mut().unwrap();
+        while !end.said.contains("waiting for a client") {
+            assert!(errors.read_line(&mut end.said).unwrap() > 0, "the server ended: {}", end.said);
+        }
+        end
+    }
+
+    fn client(socket: u32, args: &str) -> End {
+        End::start(command("client", socket, ["10.0.0.2", "fd77::2"], args))
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits for its end; its exit status, output and errors.
+    fn end(mut self) -> (ExitStatus, String, String) {
+        let start = Instant::now();
+        let mut out = self.child.stdout.take().unwrap();
+        // A long report must not fill the pipe.
+        let reader = std::thread::spawn(move || {
+            let mut text = String::new();
+            out.read_to_string(&mut text).unwrap();
+            text
+        });
+        let mut errors = self.errors.take().unwrap();
+        let mut said = std::mem::take(&mut self.said);
+        let errors = std::thread::spawn(move || {
+            errors.read_to_string(&mut said).unwrap();
+            said
+        });
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(start.elapsed() < LIMIT, "a process does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        (status, reader.join().unwrap(), errors.join().unwrap())
+    }
+
+    fn ok(self) -> String {
+        let (status, out, errors) = self.end();
+        assert!(status.success(), "{status}: {out}{errors}");
+        out
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// Runs both sides; their reports, the server's first.
+fn both(server: &str, client: &str) -> [Value; 2] {
+    let socket = next_socket();
+    let server = End::server(socket, server);
+    let client = End::client(socket, client).ok();
+    [json(&server.ok()), json(&client)]
+}
+
+fn results(report: &Value) -> &Vec<Value> {
+    report["results"].as_array().unwrap()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn an_exact_count_arrives_and_both_sides_agree() {
+    let [server, client] = both("bw --json", "bw 10.0.0.1 --json -n 50k -s 64");
+    for (report, role) in [(&server, "server"), (&client, "client")] {
+        assert_eq!((&report["schema"], &report["command"]), (&"spraywire/1".into(), &"bw".into()));
+        assert_eq!((&report["role"], &report["interrupted"]), (&role.into(), &false.into()));
+        let result = &results(report)[0];
+        assert_eq!((&result["test"], &result["size"]), (&"bw".into(), &64.into()));
+        let there = &result["client_to_server"];
+        assert_eq!(
+            (&there["sent"], &there["received"], &there["lost"]),
+            (&50_000.into(), &50_000.into(), &0.into())
+        );
+        assert_eq!(there["drops"], serde_json::json!({}));
+        let rate = number(&there["messages_per_second"]);
+        assert!(rate > 0.0 && (number(&there["goodput_bits_per_second"]) / rate - 512.0).abs() < 1e-6);
+        let elapsed = number(&there["elapsed_ns"]) / 1e9;
+        assert!((rate - 49_999.0 / elapsed).abs() < 1.0, "{there}");
+        assert!(result.get("server_to_client").is_none() && result.get("latency").is_none());
+    }
+    assert_eq!(results(&server)[0]["client_to_server"], results(&client)[0]["client_to_server"]);
+    assert_eq!(client["parameters"]["iters"], 50_000);
+}
+
+#[test]
+fn all_sizes_to_the_mtu_in_both_directions() {
+    let [server, client] = both("bw --json -m 1024", "bw 10.0.0.1 --json -a -b -q 4 -n 1000 -m 1024");
+    let sizes: Vec<u64> = results(&client).iter().map(|r| r["size"].as_u64().unwrap()).collect();
+    assert_eq!(sizes, [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]);
+    assert_eq!(results(&server).len(), 10);
+    for result in results(&client) {
+        assert_eq!((&result["qps"], &result["bidirectional"]), (&4.into(), &true.into()));
+        for direction in ["client_to_server", "server_to_client"] {
+            let there = &result[direction];
+            assert_eq!((&there["sent"], &there["received"]), (&1000.into(), &1000.into()), "{result:#}");
+        }
+    }
+}
+
+#[test]
+fn behind_queues_nothing_is_lost_without_a_trace() {
+    let [_, client] =
+        both("bw --json --worker thread", "bw 10.0.0.1 --json --worker thread -n 20k -s 1k --rate 20kpps");
+    let there = &results(&client)[0]["client_to_server"];
+    let drops: f64 = there["drops"].as_object().unwrap().values().map(number).sum();
+    assert_eq!((&there["sent"], number(&there["lost"])), (&20_000.into(), drops), "{there:#}");
+    let [_, client] = both("lat --json --worker thread", "lat 10.0.0.1 --json --worker thread -n 200");
+    assert!(number(&results(&client)[0]["latency"]["half_rtt_ns"]["p50"]) > 0.0);
+}
+
+#[test]
+fn a_report_has_the_requested_and_the_achieved_rate_and_its_intervals() {
+    let [_, client] = both("bw --json", "bw 10.0.0.1 --json -D 2 -s 500 --rate 40Mbps");
+    let result = &results(&client)[0];
+    // 40 Mbit/s of 4000 bits.
+    assert_eq!(result["requested_messages_per_second"], 10_000);
+    assert_eq!(result["duration_ms"], 2000);
+    let there = &result["client_to_server"];
+    let achieved = number(&there["messages_per_second"]);
+    assert!((achieved / 10_000.0 - 1.0).abs() < 0.05, "{achieved}");
+    let intervals = &there["intervals"];
+    let [min, p1, p50] = ["min", "p1", "p50"].map(|p| number(&intervals[format!("messages_per_second_{p}")]));
+    assert!(min <= p1 && p1 <= p50 && p50 > 5000.0 && p50 < 20_000.0, "{intervals}");
+    assert!(number(&intervals["count"]) > 100.0 && number(&intervals["length_ns"]) == 1e7, "{intervals}");
+}
+
+#[test]
+fn latency_counts_every_round_trip() {
+    let [server, client] = both("lat --json", "lat 10.0.0.1 --json -n 2000 -s 64");
+    let latency = &results(&client)[0]["latency"];
+    let (made, lost) = (number(&latency["round_trips"]), number(&latency["unanswered"]));
+    assert!(made <= 2000.0 && made + lost >= 2000.0 && lost < 100.0, "{latency}");
+    let half = |name: &str| number(&latency["half_rtt_ns"][name]);
+    assert!(half("min") > 0.0 && half("p50") > 0.0, "{latency}");
+    let ascending = ["min", "p50", "p99", "p99_9", "p99_99"].map(half);
+    assert!(ascending.is_sorted() && half("p99_99") <= half("max") * 1.01, "{latency}");
+    assert!(half("mean") >= half("min") && half("mean") <= half("max"));
+    // 200 more to warm up.
+    assert_eq!(results(&server)[0]["client_to_server"]["received"], 2200);
+}
+
+#[test]
+fn over_ipv6_as_text() {
+    let socket = next_socket();
+    let server = End::server(socket, "bw");
+    let text = End::client(socket, "bw fd77::1 -n 1000 -s 33").ok();
+    let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!(words[..4], ["33", "1000", "1000", "0"], "{text}");
+    assert!(
+        text.lines().next().unwrap().contains("msg/s") && text.trim_end().ends_with("to server"),
+        "{text}"
+    );
+    assert_eq!(text.lines().count(), 2, "{text}");
+    let theirs = server.ok();
+    assert_eq!(theirs.lines().count(), 2, "{theirs}");
+}
+
+fn run(program: &str, args: &[&str]) -> Output {
+    Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"))
+}
+
+fn assert_capture_is_right(path: &Path, messages: u64) {
+    let path = path.to_str().unwrap();
+    let output = run(env!("CARGO_BIN_EXE_spraywire"), &["inspect", "--json", "--summary", path]);
+    assert_eq!(output.status.code(), Some(0), "every ICRC is right");
+    let summary = &json(&String::from_utf8(output.stdout).unwrap())["summary"];
+    assert!(summary["roce"]["icrc_ok"].as_u64().unwrap() >= messages, "{summary:#}");
+    assert_eq!(summary["roce"]["icrc_ok"], summary["roce"]["packets"], "{summary:#}");
+    // Another implementation sees RoCEv2, and nothing wrong with it.
+    let tshark = |filter: &str| {
+        let output = run("tshark", &["-r", path, "-Y", filter]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().lines().count() as u64
+    };
+    // UD SEND only.
+    assert!(tshark("infiniband.bth.opcode == 100") >= messages);
+    assert_eq!(tshark("_ws.malformed || _ws.expert.severity >= error || ip.checksum.status == 0"), 0);
+    assert_eq!(tshark("arp") > 0, tshark("ip") > 0);
+}
+
+#[test]
+fn captures_hold_every_frame_and_others_can_read_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (theirs, ours) = (folder.path().join("server.pcap"), folder.path().join("client.pcap"));
+    both(
+        &format!("bw --json --pcap {}", theirs.display()),
+        &format!("bw 10.0.0.1 --json -n 300 -s 777 --pcap {}", ours.display()),
+    );
+    assert_capture_is_right(&theirs, 300);
+    assert_capture_is_right(&ours, 300);
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_numbers() {
+    let refuse = |server: &str, client: &str, code: i32| {
+        let socket = next_socket();
+        let server = End::server(socket, server);
+        let (status, out, errors) = End::client(socket, client).end();
+        assert_eq!(status.code(), Some(code), "{client}: {out}{errors}");
+        drop(server);
+        errors
+    };
+    let long = refuse("bw", "bw 10.0.0.1 -s 4097", 2);
+    assert!(long.contains("4097 bytes do not fit the IB MTU of 4096"), "{long}");
+    let small = refuse("bw -m 1024", "bw 10.0.0.1 -s 2000", 2);
+    assert!(
+        small.contains("refused") && small.contains("2000 bytes do not fit the IB MTU of 1024"),
+        "{small}"
+    );
+    let other = refuse("bw", "lat 10.0.0.1", 2);
+    assert!(other.contains("the server runs `spraywire bw`, the client `spraywire lat`"), "{other}");
+    let many = refuse("bw", "bw 10.0.0.1 -q 1000 -t 512 -n 1", 2);
+    assert!(many.contains("1000 queue pairs") && many.contains("-q, -t or -r"), "{many}");
+    let nobody = refuse("bw", "bw 10.0.0.77 --wait 500ms", 1);
+    assert!(nobody.contains("10.0.0.77 did not answer within 0.5 s") && nobody.contains("ARP"), "{nobody}");
+    let unknown = refuse("bw", "bw no.such.host.invalid", 2);
+    assert!(unknown.contains("no.such.host.invalid"), "{unknown}");
+}
+
+#[test]
+fn bad_arguments_are_told() {
+    for (args, expected) in [
+        (&["bw", "-s", "x"][..], "`x` is no size"),
+        (&["bw", "-n", "5", "-D", "1"], "--duration"),
+        (&["bw", "-a", "-s", "5"], "--size"),
+        (&["bw", "--rate", "fast"], "fast"),
+        (&["lat", "-m", "1500"], "256, 512, 1024, 2048 or 4096"),
+        (&["lat", "--worker", "many"], "inline, thread"),
+        (&["bw", "--cores", "9999", "--port", "net_null0", "--ip", "10.0.0.1"], "9999"),
+    ] {
+        let output = run(env!("CARGO_BIN_EXE_spraywire"), args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        assert!(error.contains(expected), "{args:?}: {error}");
+    }
+}
+
+/// User and system time so far, in seconds: ticks of a hundredth.
+fn cpu_seconds(child: &Child) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
+}
+
+#[test]
+fn a_waiting_server_costs_next_to_nothing_and_ends_at_a_signal() {
+    for args in ["bw", "lat --worker thread"] {
+        let server = End::server(next_socket(), args);
+        std::thread::sleep(Duration::from_millis(500));
+        let (before, start) = (cpu_seconds(&server.child), Instant::now());
+        std::thread::sleep(Duration::from_secs(2));
+        let share = (cpu_seconds(&server.child) - before) / start.elapsed().as_secs_f64();
+        assert!(share < 0.05, "{args}: {share}");
+        let start = Instant::now();
+        server.signal(Signal::INT);
+        let (status, out, errors) = server.end();
+        assert_eq!(status.code(), Some(130), "{out}{errors}");
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+}
+
+/// Waits until traffic flows: until the process has worked for a while.
+fn wait_for_work(end: &End) {
+    let start = Instant::now();
+    let before = cpu_seconds(&end.child);
+    while cpu_seconds(&end.child) < before + 0.3 {
+        assert!(start.elapsed() < LIMIT, "nothing happens");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+}
+
+#[test]
+fn a_signal_to_the_client_gives_the_results_so_far() {
+    let socket = next_socket();
+    let server = End::server(socket, "bw --json");
+    let client = End::client(socket, "bw 10.0.0.1 --json -D 50 -s 64");
+    wait_for_work(&client);
+    client.signal(Signal::INT);
+    let (status, out, errors) = client.end();
+    assert_eq!(status.code(), Some(130), "{out}{errors}");
+    let report = json(&out);
+    let there = &results(&report)[0]["client_to_server"];
+    assert_eq!((&report["interrupted"], &results(&report)[0]["interrupted"]), (&true.into(), &true.into()));
+    assert!(number(&there["received"]) > 0.0 && there["lost"] == 0, "{there}");
+    assert_eq!(results(&json(&server.ok()))[0]["client_to_server"], *there);
+}
+
+#[test]
+fn a_killed_server_is_missed_and_so_is_a_killed_client() {
+    let start = |test: &str| {
+        let socket = next_socket();
+        let server = End::server(socket, test);
+        let client = End::client(socket, &format!("{test} 10.0.0.1 -s 64 -D 50"));
+        wait_for_work(&client);
+        (server, client)
+    };
+    for test in ["bw", "lat"] {
+        let (server, client) = start(test);
+        server.signal(Signal::KILL);
+        let killed = Instant::now();
+        let (status, out, errors) = client.end();
+        assert_eq!(status.code(), Some(1), "{test}: {out}{errors}");
+        assert!(errors.contains("spraywire: error: "), "{test}: {errors}");
+        assert!(killed.elapsed() < Duration::from_secs(20), "{test}: {:?}", killed.elapsed());
+    }
+    let (server, client) = start("bw");
+    client.signal(Signal::KILL);
+    let (status, out, errors) = server.end();
+    assert_eq!(status.code(), Some(1), "{out}{errors}");
+    assert!(errors.contains("10.0.0.2 has been silent for 5 seconds, after "), "{errors}");
+}
