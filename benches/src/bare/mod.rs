@@ -60,9 +60,9 @@ pub struct StreamArgs {
     /// Message buffers of the receiving application
     #[arg(short, long, default_value_t = 512)]
     pub rx_depth: usize,
-    /// Packets at once: 8, 16, 32 or 64
-    #[arg(long, default_value_t = 32)]
-    pub burst: usize,
+    /// Packets at once: 8, 16, 32 or 64; what is best for the size if not given
+    #[arg(long)]
+    pub burst: Option<usize>,
     /// Seconds before the measurement
     #[arg(long, default_value_t = 0.2)]
     pub warmup: f64,
@@ -72,6 +72,13 @@ pub struct StreamArgs {
 }
 
 impl StreamArgs {
+    /// Packets at once: as many as stay in the nearer caches on their way, within the bounds that were found best.
+    fn burst(&self) -> usize {
+        const BYTES: usize = 64 << 10;
+        let fit = (BYTES / frame_len(self.port.size)).clamp(16, 64);
+        self.burst.unwrap_or(1 << fit.ilog2())
+    }
+
     /// After which a side gives up, whatever the other does.
     fn limit(&self) -> Duration {
         PEER + Duration::from_secs_f64(self.warmup + self.seconds)
@@ -124,7 +131,7 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
         Command::Tx(args) => {
             let mut bare = open(&args.port)?;
             bare.wait(PEER)?;
-            let sent = match args.burst {
+            let sent = match args.burst() {
                 8 => stream::send::<8>(&mut bare, args),
                 16 => stream::send::<16>(&mut bare, args),
                 32 => stream::send::<32>(&mut bare, args),
@@ -136,7 +143,7 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
         Command::Rx(args) => {
             let mut bare = open(&args.port)?;
             println!("{READY}");
-            let result = match args.burst {
+            let result = match args.burst() {
                 8 => stream::receive::<8>(&mut bare, args),
                 16 => stream::receive::<16>(&mut bare, args),
                 32 => stream::receive::<32>(&mut bare, args),
@@ -175,4 +182,19 @@ fn open(args: &PortArgs) -> Result<Bare, Box<dyn Error>> {
 
 fn bad_burst(burst: usize) -> Box<dyn Error> {
     format!("bursts of {burst} are not built in: 8, 16, 32 or 64").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_packets_travel_in_smaller_bursts() {
+        let burst = |size, burst| {
+            let port = PortArgs { port: String::new(), mtu: 9000, core: None, size };
+            StreamArgs { port, tx_depth: 1, rx_depth: 1, burst, warmup: 0.0, seconds: 0.0 }.burst()
+        };
+        assert_eq!([64, 1024, 4096, 8192].map(|size| burst(size, None)), [64, 32, 16, 16]);
+        assert_eq!(burst(64, Some(8)), 8);
+    }
 }
