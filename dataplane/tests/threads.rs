@@ -1,0 +1,222 @@
+//! Workers in threads of their own, over memory ports: real threads and queues, no DPDK.
+
+use dataplane::ah::{AhConfig, AhKey, AhState};
+use dataplane::clock::Clock;
+use dataplane::cq::{Completion, WcOpcode, WcStatus};
+use dataplane::idle::IdlePolicy;
+use dataplane::io::memory::{MemoryConfig, MemoryPort};
+use dataplane::qp::{CqKey, GRH_LEN, PostError, QpConfig, QpKey, RecvWr, SendWr};
+use dataplane::thread::{Endpoint, StartError, ThreadConfig};
+use dataplane::worker::{PortConfig, Worker, WorkerConfig};
+use roce_proto::types::{QKey, Qpn};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+type Handle = Endpoint<MemoryPort, Vec<u8>>;
+
+struct End {
+    handle: Handle,
+    qp: QpKey,
+    qpn: Qpn,
+}
+
+fn ip(last: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(192, 0, 2, last))
+}
+
+fn worker(io: MemoryPort, last: u8) -> (Worker<MemoryPort, Vec<u8>>, CqKey, QpKey) {
+    let mut worker = Worker::new(&WorkerConfig::default(), vec![(io, PortConfig::new(ip(last)))]).unwrap();
+    let cq = worker.create_cq(4096);
+    let config = QpConfig { send_depth: 1024, recv_depth: 1024, ..QpConfig::new(cq) };
+    let qp = worker.create_qp(&config).unwrap();
+    (worker, cq, qp)
+}
+
+fn start(io: MemoryPort, last: u8, queue: usize, clock: Clock) -> End {
+    let (worker, cq, qp) = worker(io, last);
+    let qpn = worker.qpn(qp).unwrap();
+    let config = ThreadConfig { queue, ..ThreadConfig::default() };
+    let handle = Endpoint::start(worker, vec![cq], &config, clock, || Ok(())).unwrap();
+    End { handle, qp, qpn }
+}
+
+fn pair(queue: usize) -> (End, End, AhKey) {
+    let clock = Clock::new();
+    let (a, b) = MemoryPort::pair(&MemoryConfig::default());
+    let (a, b) = (start(a, 1, queue, clock), start(b, 2, queue, clock));
+    let now = clock.now();
+    let ah = a.handle.call(move |w| w.create_ah(&AhConfig::new(ip(2)), now)).unwrap().unwrap();
+    eventually(|| a.handle.call(move |w| w.ah_state(ah)).unwrap() == Some(AhState::Ready));
+    (a, b, ah)
+}
+
+fn eventually(mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < end, "did not happen within 20 s");
+        std::thread::yield_now();
+    }
+}
+
+fn wr(ah: AhKey, dst_qpn: Qpn) -> SendWr {
+    SendWr { wr_id: 7, ah, dst_qpn, qkey: QKey(0x1111_1111), imm: None, solicited: false, signaled: true }
+}
+
+fn post_recvs(end: &mut End, count: u64) {
+    for wr_id in 0..count {
+        let mut buf = vec![0; GRH_LEN + 8];
+        eventually(|| match end.handle.post_recv(end.qp, RecvWr { wr_id, buf: std::mem::take(&mut buf) }) {
+            Ok(()) => true,
+            Err((e, back)) => {
+                assert_eq!(e, PostError::PortBusy);
+                buf = back;
+                false
+            }
+        });
+    }
+    end.handle.flush();
+}
+
+/// The number that a message carries.
+fn number(done: &Completion<Vec<u8>>) -> u64 {
+    let buf = done.buf.as_ref().unwrap();
+    u64::from_be_bytes(buf[GRH_LEN..GRH_LEN + 8].try_into().unwrap())
+}
+
+#[test]
+fn lists_arrive_in_order_and_every_buffer_comes_back() {
+    const N: u64 = 20_000;
+    let (mut a, mut b, ah) = pair(256);
+    post_recvs(&mut b, 1000);
+    let wr = wr(ah, b.qpn);
+    let mut bufs: Vec<Vec<u8>> = (0..100).map(|_| vec![0; 8]).collect();
+    let (mut posted, mut got) = (0u64, 0u64);
+    eventually(|| {
+        // No more on the way than receives are posted: beyond that, datagrams may be dropped.
+        let room = (900 - (posted - got)).min(N - posted) as usize;
+        let mut next = posted;
+        let mut ready: Vec<_> = bufs.drain(..room.min(bufs.len())).collect();
+        for buf in &mut ready {
+            buf.copy_from_slice(&next.to_be_bytes());
+            next += 1;
+        }
+        let mut ready = ready.into_iter();
+        posted += a.handle.post_send_list(a.qp, &wr, 8, &mut ready) as u64;
+        bufs.extend(ready);
+        bufs.extend(std::iter::from_fn(|| a.handle.reclaim()));
+        assert!(a.handle.poll_cq().is_none(), "lists are unsignaled");
+        while let Some(done) = b.handle.poll_cq() {
+            assert_eq!((done.status, done.opcode), (WcStatus::Success, WcOpcode::Recv));
+            assert_eq!(number(&done), got);
+            got += 1;
+            let again = RecvWr { wr_id: done.wr_id, buf: done.buf.unwrap() };
+            b.handle.post_recv(b.qp, again).map_err(|e| e.0).unwrap();
+        }
+        b.handle.flush();
+        got == N
+    });
+    eventually(|| {
+        bufs.extend(std::iter::from_fn(|| a.handle.reclaim()));
+        bufs.len() == 100
+    });
+}
+
+#[test]
+fn stopping_loses_no_completion() {
+    let (mut a, mut b, ah) = pair(256);
+    post_recvs(&mut b, 500);
+    let wr = wr(ah, b.qpn);
+    let mut sent = 0;
+    for n in 0..500u64 {
+        let mut buf = n.to_be_bytes().to_vec();
+        eventually(|| match a.handle.post_send(a.qp, &wr, 8, std::mem::take(&mut buf)) {
+            Ok(()) => true,
+            Err((_, back)) => {
+                buf = back;
+                sent += std::iter::from_fn(|| a.handle.poll_cq()).count();
+                false
+            }
+        });
+    }
+    // Whatever was posted is carried out, though nobody takes a completion meanwhile.
+    let (worker, rest) = a.handle.stop().unwrap();
+    assert_eq!(sent + rest.len(), 500);
+    assert!(
+        rest.iter().all(|c| c.status == WcStatus::Success && c.opcode == WcOpcode::Send && c.buf.is_some())
+    );
+    assert_eq!(worker.counters(0).unwrap().tx_packets, 500);
+    let qp = b.qp;
+    eventually(|| b.handle.call(move |w| w.qp_counters(qp).unwrap().received).unwrap() == 500);
+    let (_, rest) = b.handle.stop().unwrap();
+    assert_eq!(rest.iter().map(number).collect::<Vec<_>>(), (0..500).collect::<Vec<_>>());
+}
+
+#[test]
+fn requests_that_cannot_be_carried_out_complete_in_error_with_their_buffers() {
+    let (mut a, b, ah) = pair(256);
+    let good = wr(ah, b.qpn);
+    let failed = |a: &mut End| {
+        a.handle.flush();
+        let mut done = None;
+        eventually(|| {
+            done = a.handle.poll_cq();
+            done.is_some()
+        });
+        let done = done.unwrap();
+        assert_eq!(done.status, WcStatus::LocalQpOperationError);
+        done
+    };
+    // Larger than the MTU; longer than its buffer; by a handle that does not exist; to a queue pair that does not.
+    a.handle.post_send(a.qp, &good, 5000, vec![0; 5000]).unwrap();
+    assert_eq!(failed(&mut a).buf.unwrap().len(), 5000);
+    a.handle.post_send(a.qp, &good, 9, vec![0; 8]).unwrap();
+    assert_eq!(failed(&mut a).buf.unwrap().len(), 8);
+    a.handle.post_send(a.qp, &SendWr { ah: AhKey::default(), ..good }, 8, vec![0; 8]).unwrap();
+    failed(&mut a);
+    a.handle.post_recv(QpKey::default(), RecvWr { wr_id: 3, buf: vec![0; 77] }).unwrap();
+    let done = failed(&mut a);
+    assert_eq!((done.wr_id, done.opcode, done.buf.unwrap().len()), (3, WcOpcode::Recv, 77));
+    // In a list: the second of three is too short for the length.
+    let mut list = vec![vec![0; 8], vec![0; 7], vec![0; 8]].into_iter();
+    assert_eq!(a.handle.post_send_list(a.qp, &good, 8, &mut list), 3);
+    assert_eq!(failed(&mut a).opcode, WcOpcode::Send);
+    let mut back = Vec::new();
+    eventually(|| {
+        back.extend(std::iter::from_fn(|| a.handle.reclaim()));
+        back.len() == 3
+    });
+    eventually(|| a.handle.call(|w| w.counters(0).unwrap().tx_packets).unwrap() == 2);
+}
+
+#[test]
+fn a_thread_that_cannot_start_says_why() {
+    let (io, _peer) = MemoryPort::pair(&MemoryConfig::default());
+    let (w, cq, _) = worker(io, 1);
+    let config = ThreadConfig { core: Some(100_000), ..ThreadConfig::default() };
+    match Endpoint::start(w, vec![cq], &config, Clock::new(), || Ok(())) {
+        Err(StartError::Pin(e)) => assert_eq!(e.core, 100_000),
+        other => panic!("{:?}", other.err()),
+    }
+    let (io, _peer) = MemoryPort::pair(&MemoryConfig::default());
+    let (w, cq, _) = worker(io, 1);
+    let refused = Endpoint::start(w, vec![cq], &ThreadConfig::default(), Clock::new(), || {
+        Err::<(), _>("no lcore left".to_owned())
+    });
+    assert!(refused.err().unwrap().to_string().contains("no lcore left"));
+}
+
+#[test]
+fn an_idle_worker_thread_sleeps() {
+    let (io, _peer) = MemoryPort::pair(&MemoryConfig::default());
+    let (w, cq, _) = worker(io, 1);
+    let policy = IdlePolicy::BackOff { spins: 10, yields: 10, max_sleep: Duration::from_millis(1) };
+    let config = ThreadConfig { idle: policy, ..ThreadConfig::default() };
+    let handle: Handle = Endpoint::start(w, vec![cq], &config, Clock::new(), || Ok(())).unwrap();
+    let cpu = || handle.call(|_| rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let (before, started) = (cpu(), Instant::now());
+    std::thread::sleep(Duration::from_secs(1));
+    let (after, elapsed) = (cpu(), started.elapsed());
+    let used = (after.tv_sec - before.tv_sec) as f64 + (after.tv_nsec - before.tv_nsec) as f64 / 1e9;
+    assert!(used < 0.05 * elapsed.as_secs_f64(), "{used} s of CPU in {elapsed:?}");
+}
