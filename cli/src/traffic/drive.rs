@@ -4,7 +4,7 @@ use dataplane::buffer::Buffer;
 use dataplane::clock::Clock;
 use dataplane::cq::Completion;
 use dataplane::idle::{Idle, IdlePolicy};
-use dataplane::io::PortIo;
+use dataplane::io::{BURST, PortIo};
 use dataplane::qp::{CqKey, PostError, QpKey, RecvWr, SendWr};
 use dataplane::thread::{Endpoint, Stopped};
 use dataplane::worker::Worker;
@@ -25,8 +25,9 @@ pub trait Drive {
     fn round_time(&self) -> Instant;
 
     /// One round: packets move, or the requests posted so far set out. `busy` says whether the caller found work itself; if
-    /// nobody did, it spins, yields or sleeps.
-    fn turn(&mut self, busy: bool);
+    /// nobody did, it spins, yields or sleeps. Returns whether packets came without filling a burst: the port has no more for
+    /// the moment. False where the worker polls elsewhere.
+    fn turn(&mut self, busy: bool) -> bool;
 
     /// Posts the first `len` bytes of `buf`. The buffer comes back at once if it is free again, otherwise with the
     /// completion.
@@ -91,10 +92,11 @@ impl<I: PortIo + 'static> Drive for Inline<I> {
     }
 
     #[inline]
-    fn turn(&mut self, busy: bool) {
+    fn turn(&mut self, busy: bool) -> bool {
         self.time = self.clock.now();
         let progress = self.worker.poll(self.time);
         self.idle.after_round(busy || progress.any());
+        progress.received > 0 && progress.received < BURST
     }
 
     #[inline]
@@ -180,10 +182,11 @@ impl<I: PortIo + 'static> Drive for Threaded<I> {
     }
 
     #[inline]
-    fn turn(&mut self, busy: bool) {
+    fn turn(&mut self, busy: bool) -> bool {
         self.time = self.clock.now();
         self.endpoint.flush();
         self.idle.after_round(busy);
+        false
     }
 
     #[inline]

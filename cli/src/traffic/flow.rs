@@ -142,7 +142,7 @@ impl Sending {
             self.next_message = if from + taken == self.messages.len() { 0 } else { from + taken };
             match error {
                 Some(e) if e.is_back_pressure() => {
-                    blocked_pause();
+                    leave_alone();
                     return Ok(allowed - left as u64);
                 }
                 Some(e) => return Err(Error::failed(e)),
@@ -153,11 +153,12 @@ impl Sending {
     }
 }
 
-/// What a sender does when the port is full: nothing, for about a microsecond. The peer has a ring full of packets to work
-/// on, and on a machine whose two CPUs share a core, a sender that tries again at once takes the peer's time.
+/// Leaves the port alone for some microseconds: when it is full, and when it has given less than a burst. The other side has
+/// work to do meanwhile, undisturbed by somebody who looks into its ring all the time, and the next round finds whole bursts.
+/// For throughput only: it is a delay.
 #[cold]
-fn blocked_pause() {
-    for _ in 0..32 {
+fn leave_alone() {
+    for _ in 0..64 {
         std::hint::spin_loop();
     }
 }
@@ -269,7 +270,9 @@ impl Flow {
                 busy |= tx.post(drive, &self.qps, self.size, now)? > 0;
             }
         }
-        drive.turn(busy);
+        if drive.turn(busy) {
+            leave_alone();
+        }
         Ok(busy)
     }
 }
