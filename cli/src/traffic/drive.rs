@@ -9,6 +9,8 @@ use dataplane::qp::{CqKey, PostError, QpKey, RecvWr, SendWr};
 use dataplane::thread::{Endpoint, Stopped};
 use dataplane::worker::Worker;
 use roce_proto::time::Instant;
+use roce_proto::types::Qpn;
+use std::collections::VecDeque;
 
 /// Message memory of the benchmarks.
 pub type Buf = Box<[u8]>;
@@ -49,6 +51,16 @@ pub trait Drive {
 
     /// Posts a receive.
     fn recv(&mut self, qp: QpKey, wr_id: u64, buf: Buf) -> Result<(), (PostError, Buf)>;
+
+    /// Takes up to `max` completions and hands each to `take`, whose word it is whether a buffer is posted as a receive again.
+    /// Completions of the queue pair `aside` are kept for [`Drive::aside`] instead. Returns how many were taken.
+    fn consume(&mut self, max: usize, aside: Qpn, take: impl FnMut(&mut Completion<Buf>) -> bool) -> usize;
+
+    /// The next completion that was kept aside.
+    fn aside(&mut self) -> Option<Completion<Buf>>;
+
+    /// The queue pair with that number is `key`: where receives of [`Drive::consume`] are posted again.
+    fn name_qps(&mut self, base: Qpn, keys: &[QpKey]);
 
     /// The next completion of any completion queue.
     fn complete(&mut self) -> Option<Completion<Buf>>;
@@ -136,6 +148,19 @@ impl<I: PortIo + 'static> Drive for Inline<I> {
     }
 
     #[inline(always)]
+    fn consume(&mut self, max: usize, _aside: Qpn, take: impl FnMut(&mut Completion<Buf>) -> bool) -> usize {
+        // What is kept aside has a completion queue of its own.
+        self.worker.consume(self.data_cq, max, take)
+    }
+
+    #[inline]
+    fn aside(&mut self) -> Option<Completion<Buf>> {
+        self.worker.cq(self.control_cq).and_then(|cq| cq.pop())
+    }
+
+    fn name_qps(&mut self, _base: Qpn, _keys: &[QpKey]) {}
+
+    #[inline(always)]
     fn complete(&mut self) -> Option<Completion<Buf>> {
         if let Some(cq) = self.worker.cq(self.data_cq)
             && let Some(completion) = cq.pop()
@@ -159,12 +184,27 @@ pub struct Threaded<I: PortIo + 'static> {
     clock: Clock,
     time: Instant,
     idle: Idle,
+    /// Completions kept aside.
+    kept: VecDeque<Completion<Buf>>,
+    /// A receive to post again that met back-pressure, or is the next to be posted.
+    unposted: Option<(QpKey, RecvWr<Buf>)>,
+    base: u32,
+    keys: Vec<QpKey>,
 }
 
 impl<I: PortIo> Threaded<I> {
     /// Drives the worker behind `endpoint`; `idle` is this side's policy, the worker has its own.
     pub fn new(endpoint: Endpoint<I, Buf>, clock: Clock, idle: IdlePolicy) -> Self {
-        Threaded { endpoint, clock, time: clock.now(), idle: Idle::new(idle) }
+        Threaded {
+            endpoint,
+            clock,
+            time: clock.now(),
+            idle: Idle::new(idle),
+            kept: VecDeque::new(),
+            unposted: None,
+            base: 0,
+            keys: Vec::new(),
+        }
     }
 }
 
@@ -228,8 +268,49 @@ impl<I: PortIo + 'static> Drive for Threaded<I> {
     }
 
     #[inline]
+    fn consume(
+        &mut self,
+        max: usize,
+        aside: Qpn,
+        mut take: impl FnMut(&mut Completion<Buf>) -> bool,
+    ) -> usize {
+        for taken in 0..max {
+            if let Some((qp, wr)) = self.unposted.take()
+                && let Err((_, buf)) = self.endpoint.post_recv(qp, RecvWr { wr_id: wr.wr_id, buf: wr.buf })
+            {
+                self.unposted = Some((qp, RecvWr { wr_id: wr.wr_id, buf }));
+                return taken;
+            }
+            let Some(mut done) = self.endpoint.poll_cq() else { return taken };
+            if done.qpn == aside {
+                self.kept.push_back(done);
+                continue;
+            }
+            let again = take(&mut done);
+            let index = done.qpn.get().wrapping_sub(self.base) as usize;
+            if let Some(buf) = done.buf.filter(|_| again)
+                && let Some(&qp) = self.keys.get(index)
+            {
+                self.unposted = Some((qp, RecvWr { wr_id: done.wr_id, buf }));
+            }
+        }
+        max
+    }
+
+    #[inline]
+    fn aside(&mut self) -> Option<Completion<Buf>> {
+        self.kept.pop_front()
+    }
+
+    fn name_qps(&mut self, base: Qpn, keys: &[QpKey]) {
+        self.base = base.get();
+        self.keys = keys.to_vec();
+        self.unposted = None;
+    }
+
+    #[inline]
     fn complete(&mut self) -> Option<Completion<Buf>> {
-        self.endpoint.poll_cq()
+        self.kept.pop_front().or_else(|| self.endpoint.poll_cq())
     }
 
     fn with_worker<R: Send + 'static>(

@@ -5,7 +5,7 @@ use super::meter::Meter;
 use crate::error::Error;
 use crate::rendezvous::message::TestSpec;
 use dataplane::ah::AhKey;
-use dataplane::cq::{Completion, WcOpcode, WcStatus};
+use dataplane::cq::{WcOpcode, WcStatus};
 use dataplane::qp::{GRH_LEN, QpKey, SendWr};
 use roce_proto::time::Instant;
 use roce_proto::types::{QKey, Qpn};
@@ -178,6 +178,7 @@ impl Flow {
     /// Posts the receives of `spec` on `qps`.
     pub fn open<D: Drive>(drive: &mut D, qps: Qps, spec: &TestSpec) -> Result<Flow, Error> {
         let size = spec.size as usize;
+        drive.name_qps(qps.base, &qps.keys);
         for &qp in &qps.keys {
             for _ in 0..spec.rx_depth {
                 let mut buf = vec![0; GRH_LEN + size].into_boxed_slice();
@@ -196,29 +197,6 @@ impl Flow {
         }
         drive.turn(true);
         Ok(Flow { qps, size, rx: Meter::new(), tx: None })
-    }
-
-    fn key_of(&self, qpn: Qpn) -> Option<QpKey> {
-        let index = qpn.get().wrapping_sub(self.qps.base.get()) as usize;
-        self.qps.keys.get(index).copied()
-    }
-
-    /// Takes one completion of a data queue pair; returns whether it was a message.
-    #[inline(always)]
-    fn take<D: Drive>(&mut self, drive: &mut D, done: Completion<Buf>) -> Result<bool, Error> {
-        match (done.opcode, done.status) {
-            (WcOpcode::Recv, WcStatus::Success) => {
-                // Otherwise it is of a queue pair of the test before.
-                let (Some(qp), Some(buf)) = (self.key_of(done.qpn), done.buf) else { return Ok(false) };
-                self.post_again(drive, qp, buf)?;
-                Ok(true)
-            }
-            // Sends are unsignaled; what is flushed is of queue pairs of the test before.
-            (WcOpcode::Send, WcStatus::Success) | (_, WcStatus::WorkRequestFlushed) => Ok(false),
-            (opcode, status) => {
-                Err(Error::failed(format_args!("a work request ({opcode:?}) completed with {status:?}")))
-            }
-        }
     }
 
     /// Posts a receive again on the first queue pair.
@@ -250,15 +228,26 @@ impl Flow {
         control: &mut crate::rendezvous::Control,
     ) -> Result<bool, Error> {
         let mut received = 0;
-        let mut busy = false;
-        for _ in 0..PER_ROUND {
-            let Some(done) = drive.complete() else { break };
-            busy = true;
-            if control.owns(&done) {
-                control.take_own(drive, done);
-                continue;
+        let mut bad = None;
+        let taken = drive.consume(PER_ROUND, control.qpn(), |done| match (done.opcode, done.status) {
+            (WcOpcode::Recv, WcStatus::Success) => {
+                received += 1;
+                true
             }
-            received += u64::from(self.take(drive, done)?);
+            // Sends are unsignaled; what is flushed is of queue pairs of the test before.
+            (WcOpcode::Send, WcStatus::Success) | (_, WcStatus::WorkRequestFlushed) => false,
+            (opcode, status) => {
+                bad = Some((opcode, status));
+                false
+            }
+        });
+        if let Some((opcode, status)) = bad {
+            return Err(Error::failed(format_args!("a work request ({opcode:?}) completed with {status:?}")));
+        }
+        let mut busy = taken > 0;
+        while let Some(done) = drive.aside() {
+            busy = true;
+            control.take_own(drive, done);
         }
         if received > 0 || self.tx.is_some() {
             let now = drive.round_time();

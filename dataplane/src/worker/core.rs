@@ -191,6 +191,35 @@ impl<B> Core<B> {
         Ok(())
     }
 
+    /// See [`super::Worker::consume`].
+    #[inline(always)]
+    pub fn consume(
+        &mut self,
+        cq: CqKey,
+        max: usize,
+        mut take: impl FnMut(&mut Completion<B>) -> bool,
+    ) -> usize {
+        let Some(cq) = self.cqs.get_mut(cq) else { return 0 };
+        let mut current: Option<(Qpn, &mut Qp<B>)> = None;
+        for taken in 0..max {
+            let Some(mut done) = cq.pop() else { return taken };
+            let again = take(&mut done);
+            let Some(buf) = done.buf.filter(|_| again) else { continue };
+            if current.as_ref().is_none_or(|(qpn, _)| *qpn != done.qpn) {
+                let key = self.by_qpn.get(&done.qpn.get());
+                current = key.and_then(|key| self.qps.get_mut(*key)).map(|qp| (done.qpn, qp));
+            }
+            // A receive of this queue pair has just completed, so there is room, unless it was made smaller use of since: then,
+            // or if the queue pair is gone, the buffer goes too.
+            if let Some((_, qp)) = &mut current
+                && qp.may_receive()
+            {
+                let _ = qp.recv.push(RecvWr { wr_id: done.wr_id, buf });
+            }
+        }
+        max
+    }
+
     /// The queue pair's receives are to complete as flushed, as fast as its completion queue has room.
     pub fn start_flush(&mut self, key: QpKey) {
         if !self.flushing.contains(&key) {

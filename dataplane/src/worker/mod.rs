@@ -21,7 +21,7 @@ use crate::ah::{Ah, AhConfig, AhError, AhKey, AhState};
 use crate::buffer::Buffer;
 use crate::capture::Capture;
 use crate::counters::Counters;
-use crate::cq::Cq;
+use crate::cq::{Completion, Cq};
 use crate::io::{PortInfo, PortIo, PortStats};
 use crate::neighbour::TableFull;
 use crate::qp::{CqKey, PostError, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr};
@@ -222,6 +222,16 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     #[inline]
     pub fn cq(&mut self, cq: CqKey) -> Option<&mut Cq<B>> {
         self.core.cqs.get_mut(cq)
+    }
+
+    /// Takes up to `max` completions, oldest first, and hands each to `take`. Where that returns true, the completion's buffer is
+    /// posted as a receive of the same queue pair again, with the same `wr_id`: what a receiver does that is done with a
+    /// message once it has looked at it, at the least cost. `take` may keep the buffer by taking it out. A buffer that cannot be
+    /// posted, because the queue pair is gone, in error, or full by receives posted otherwise, is dropped. Returns the number
+    /// of completions taken.
+    #[inline(always)]
+    pub fn consume(&mut self, cq: CqKey, max: usize, take: impl FnMut(&mut Completion<B>) -> bool) -> usize {
+        self.core.consume(cq, max, take)
     }
 
     /// Destroys a completion queue that no queue pair uses.

@@ -116,6 +116,18 @@ impl Headers {
         }
     }
 
+    /// IP header and payload of a frame that was recognised.
+    #[inline]
+    pub fn parts<'a>(&self, frame: &'a [u8]) -> Option<(Ip<'a>, &'a [u8])> {
+        let len = usize::from(self.payload_len);
+        let ip = frame.get(ethernet::Header::LEN..)?;
+        Some(if self.ipv6 {
+            (Ip::V6(ip.first_chunk()?), frame.get(V6..V6 + len)?)
+        } else {
+            (Ip::V4(ip.first_chunk()?), frame.get(V4..V4 + len)?)
+        })
+    }
+
     #[inline(always)]
     fn recognised<'a>(&self, same: bool, ip: Ip<'a>, psn: [u8; 3], rest: &'a [u8]) -> Option<Recognised<'a>> {
         let payload_len = usize::from(self.payload_len);
@@ -308,6 +320,8 @@ mod tests {
                     let Ok(Frame::Roce(packet)) = frame::parse(&frame) else { panic!("not RoCE") };
                     let ud = packet.ud().unwrap();
                     prop_assert_eq!(found.payload, ud.payload);
+                    let (ip, payload) = headers.parts(&frame).unwrap();
+                    prop_assert_eq!((ip.src(), payload), (packet.ip.src(), ud.payload));
                     prop_assert_eq!(found.psn, packet.bth().psn);
                     prop_assert_eq!(found.ip.src(), packet.ip.src());
                     prop_assert_eq!(found.ip.dst(), packet.ip.dst());
