@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::error::Exit;
+use crate::rendezvous::message::{Message, TestKind};
+use crate::rendezvous::{CONTROL_QPN, Peer};
 use crate::traffic::drive::{Buf, Inline, Threaded};
+use crate::traffic::pingpong::WARM_UP;
 use dataplane::clock::Clock;
 use dataplane::idle::IdlePolicy;
 use dataplane::io::memory::{MemoryBuf, MemoryBurst, MemoryConfig, MemoryPort};

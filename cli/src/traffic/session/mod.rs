@@ -1,0 +1,256 @@
+//! A session between two ends: hello, some tests, bye.
+
+mod client;
+mod server;
+
+pub use client::Client;
+pub use server::Serve;
+
+use super::drive::Drive;
+use super::flow::{DATA_QKEY, Flow, Qps, Sending};
+use crate::error::Error;
+use crate::rendezvous::Control;
+use crate::rendezvous::message::{RxReport, TestSpec};
+use crate::report::numbers::Si;
+use dataplane::counters::Counters;
+use dataplane::cq::Completion;
+use dataplane::qp::{CqKey, QpConfig, QpError};
+use hdrhistogram::Histogram;
+use roce_proto::time::Instant;
+use roce_proto::types::Qpn;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Between two repetitions of a question.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// A test is over when its end was announced and nothing has come for so long.
+const QUIET: Duration = Duration::from_millis(200);
+/// The other side is gone when it has been silent for so long.
+const SILENCE: Duration = Duration::from_secs(5);
+/// Between two looks at the messages an end that runs does not take so long: it was stopped itself, as a suspended machine is.
+const STALL: Duration = Duration::from_secs(1);
+/// The client shows signs of life so often during a test.
+const PING_EVERY: Duration = Duration::from_millis(500);
+/// Rounds between two looks at the clock, the control messages and the signals.
+const ROUNDS_PER_LOOK: u32 = 64;
+/// Places of the completion queue for data; bounds the sum of the depths of a test.
+pub const MAX_OUTSTANDING: usize = 65_536;
+
+/// What a session tells while it runs.
+pub trait Watch {
+    /// The client still waits for the server.
+    fn waiting(&mut self, _host: IpAddr, _elapsed: Duration) {}
+    /// A test runs: messages so far on this side (received, or sent if it receives nothing).
+    fn progress(&mut self, _spec: &TestSpec, _messages: u64, _elapsed: Duration) {}
+}
+
+/// Both ends' results of a test, as the client or the server knows them.
+#[derive(Clone, Debug)]
+pub struct TestResult {
+    /// What was measured.
+    pub spec: TestSpec,
+    /// What the server received.
+    pub server: RxReport,
+    /// What the client received; nothing in a one-way throughput test.
+    pub client: RxReport,
+    /// Round trips in nanoseconds, of a latency test, on the client's side.
+    pub rtt: Option<Histogram<u64>>,
+    /// Messages of a latency test that did not come back.
+    pub unanswered: u64,
+    /// It was ended before its time by a signal.
+    pub interrupted: bool,
+}
+
+/// One end, between or in tests.
+pub struct Bench<D: Drive> {
+    drive: D,
+    control: Control,
+    data_cq: CqKey,
+    stop: Arc<AtomicBool>,
+    qps: Option<Qps>,
+    last_ping: Instant,
+    last_heard: Instant,
+    last_look: Instant,
+    rounds: u32,
+}
+
+impl<D: Drive> Bench<D> {
+    /// An end over `drive`, whose completions come from `data_cq` and `control_cq`. `listen` takes the well-known control
+    /// number.
+    pub fn new(
+        mut drive: D,
+        data_cq: CqKey,
+        control_cq: CqKey,
+        listen: bool,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Bench<D>, Error> {
+        let control = Control::open(&mut drive, control_cq, listen)?;
+        let now = drive.now();
+        Ok(Bench {
+            drive,
+            control,
+            data_cq,
+            stop,
+            qps: None,
+            last_ping: now,
+            last_heard: now,
+            last_look: now,
+            rounds: 0,
+        })
+    }
+
+    /// The largest message that the port carries, in bytes.
+    pub fn ib_mtu(&mut self) -> Result<usize, Error> {
+        self.drive.with_worker(|w| w.ib_mtu(0)).map_err(Error::failed)
+    }
+
+    /// The addresses of the port, and its IB MTU.
+    pub fn addresses(&mut self) -> Result<(Vec<IpAddr>, usize), Error> {
+        self.drive.with_worker(|w| (w.addrs(0).to_vec(), w.ib_mtu(0))).map_err(Error::failed)
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// The time in which this end itself did not run is no silence of the other.
+    fn excuse_stall(&mut self, now: Instant) {
+        let gap = now.saturating_since(self.last_look);
+        self.last_look = now;
+        if gap > STALL {
+            tracing::debug!("did not run for {} ms", gap.as_millis());
+            self.last_heard = (self.last_heard + gap).min(now);
+        }
+    }
+
+    fn counters(&mut self) -> Result<Counters, Error> {
+        self.drive.with_worker(|w| w.counters(0).cloned().unwrap_or_default()).map_err(Error::failed)
+    }
+
+    /// Replaces the data queue pairs.
+    fn make_qps(&mut self, spec: &TestSpec) -> Result<Qps, Error> {
+        self.drop_qps()?;
+        let config = QpConfig {
+            qkey: DATA_QKEY,
+            send_depth: spec.tx_depth,
+            recv_depth: spec.rx_depth,
+            ..QpConfig::new(self.data_cq)
+        };
+        let count = usize::from(spec.qps);
+        let made = self
+            .drive
+            .with_worker(move |w| {
+                // Numbers are handed out in order; only where one is taken or they wrap does a run break.
+                for _ in 0..4 {
+                    let keys: Vec<_> =
+                        (0..count).map(|_| w.create_qp(&config)).collect::<Result<_, QpError>>()?;
+                    let numbers: Vec<u32> = keys.iter().filter_map(|&k| w.qpn(k)).map(Qpn::get).collect();
+                    if numbers.windows(2).all(|n| n[0] + 1 == n[1])
+                        && let Some(base) = numbers.first().and_then(|&n| Qpn::new(n))
+                    {
+                        return Ok(Some(Qps { keys, base }));
+                    }
+                    for key in keys {
+                        w.destroy_qp(key)?;
+                    }
+                }
+                Ok::<_, QpError>(None)
+            })
+            .map_err(Error::failed)?
+            .map_err(Error::failed)?
+            .ok_or_else(|| Error::failed("found no run of free queue pair numbers"))?;
+        self.qps = Some(made.clone());
+        Ok(made)
+    }
+
+    fn drop_qps(&mut self) -> Result<(), Error> {
+        let Some(qps) = self.qps.take() else { return Ok(()) };
+        self.drive
+            .with_worker(move |w| {
+                for key in qps.keys {
+                    // It was made by us and is destroyed once: nothing to be done about a refusal.
+                    let _ = w.destroy_qp(key);
+                }
+            })
+            .map_err(Error::failed)
+    }
+
+    /// One round between tests.
+    fn idle_round(&mut self) {
+        let mut busy = false;
+        while let Some(done) = self.drive.complete() {
+            busy = true;
+            // Completions of data queue pairs belong to a test that is over.
+            let _: Option<Completion<_>> = self.control.take(&mut self.drive, done);
+        }
+        self.drive.turn(busy);
+    }
+
+    /// Sends what can be sent and takes what is there for a little while, so that a last word leaves.
+    fn linger(&mut self) -> Result<(), Error> {
+        let end = self.drive.now() + Duration::from_millis(20);
+        while self.drive.now() < end {
+            self.control.pump(&mut self.drive)?;
+            self.idle_round();
+        }
+        Ok(())
+    }
+
+    /// True once in a while, and whenever there was nothing to do.
+    fn time_to_look(&mut self, busy: bool) -> bool {
+        self.rounds = self.rounds.wrapping_add(1);
+        !busy || self.rounds.is_multiple_of(ROUNDS_PER_LOOK)
+    }
+
+    fn all_taken(&mut self, flow: &Flow) -> Result<bool, Error> {
+        let keys = flow.qps.keys.clone();
+        let outstanding =
+            self.drive.with_worker(move |w| keys.iter().map(|&k| w.outstanding(k)).sum::<u32>());
+        Ok(outstanding.map_err(Error::failed)? == 0 && flow.tx.as_ref().is_none_or(Sending::all_back))
+    }
+}
+
+/// The drops since `before`, by reason.
+fn drops_since(before: &Counters, after: &Counters) -> Vec<(String, u64)> {
+    after
+        .drops()
+        .map(|(reason, n)| (reason.name().to_owned(), n - before.dropped(reason)))
+        .filter(|&(_, n)| n > 0)
+        .collect()
+}
+
+fn report_of(flow: &Flow, drops: Vec<(String, u64)>, sent: u64) -> RxReport {
+    RxReport { drops, sent, ..flow.rx.report() }
+}
+
+/// Whether a test can be run over `mtu` bytes at all.
+pub fn check_spec(spec: &TestSpec, mtu: usize) -> Result<(), String> {
+    if spec.size as usize > mtu {
+        return Err(format!(
+            "a raw UD message is one packet: {} bytes do not fit the IB MTU of {mtu}; use -s {mtu} or less",
+            spec.size
+        ));
+    }
+    if spec.qps == 0 || spec.tx_depth == 0 || spec.rx_depth == 0 {
+        return Err("queue pairs and depths must be at least 1".to_owned());
+    }
+    let outstanding = (u64::from(spec.tx_depth) + u64::from(spec.rx_depth)) * u64::from(spec.qps);
+    if outstanding > MAX_OUTSTANDING as u64 {
+        return Err(format!(
+            "{} queue pairs of depth {} + {} are {} requests; at most {MAX_OUTSTANDING} are possible: lower -q, -t or -r",
+            spec.qps,
+            spec.tx_depth,
+            spec.rx_depth,
+            Si(outstanding as f64)
+        ));
+    }
+    if spec.iters.is_none() == spec.duration_ms.is_none() {
+        return Err("a test runs for a number of messages or for a duration".to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! The server's side: one client at a time, its tests one after the other.
+
+use super::{Bench, QUIET, SILENCE, TestResult, Watch, check_spec, drops_since, report_of};
+use crate::error::Error;
+use crate::rendezvous::Peer;
+use crate::rendezvous::message::{Message, RxReport, TestKind, TestSpec, VERSION};
+use crate::traffic::drive::Drive;
+use crate::traffic::flow::{Flow, Sending};
+use crate::traffic::pingpong::Echo;
+use dataplane::ah::AhKey;
+use roce_proto::time::Instant;
+use roce_proto::types::Qpn;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// What the server does with the tests of a session.
+pub trait Serve: Watch {
+    /// Whether to accept; the refusal is for the client's user.
+    fn accept(&mut self, spec: &TestSpec, mtu: usize) -> Result<(), String>;
+    /// A test begins.
+    fn began(&mut self, peer: IpAddr, spec: &TestSpec);
+    /// A test ended.
+    fn ended(&mut self, result: TestResult) -> Result<(), Error>;
+}
+
+/// The test that a server runs, and what it has to say about it again if asked.
+struct Serving {
+    peer: Peer,
+    id: u64,
+    test: u32,
+    spec: TestSpec,
+    client_base: Qpn,
+    welcome: Message,
+}
+
+impl<D: Drive> Bench<D> {
+    /// Waits for a client and serves its session; returns when the client has said goodbye, or has gone after a test.
+    pub fn serve(&mut self, server: &mut impl Serve) -> Result<(), Error> {
+        let mut last: Option<(Serving, Message)> = None;
+        self.last_heard = self.drive.now();
+        loop {
+            self.idle_round();
+            self.control.pump(&mut self.drive)?;
+            if self.stopped() {
+                if let Some((serving, _)) = &last {
+                    let bye = Message::Bye { id: serving.id };
+                    self.control.send(&mut self.drive, serving.peer, &bye)?;
+                    self.linger()?;
+                }
+                return Err(Error::interrupted());
+            }
+            let now = self.drive.now();
+            self.excuse_stall(now);
+            if last.is_some() && now.saturating_since(self.last_heard) > SILENCE {
+                // Its results are there; that it went without a word changes nothing about them.
+                return Ok(());
+            }
+            while let Some((peer, message)) = self.control.next_message() {
+                let current = last.as_ref().filter(|(s, _)| s.id == message.session() && s.peer == peer);
+                match message {
+                    Message::Hello { v, id, test, qpn, mtu, spec } => {
+                        if last.is_some() && current.is_none() {
+                            self.refuse(peer, id, "another client is being served: try again later")?;
+                            continue;
+                        }
+                        if current.is_some_and(|(s, _)| test <= s.test) {
+                            continue;
+                        }
+                        let Some(mut serving) = self.welcome(peer, v, id, test, qpn, mtu, spec, server)?
+                        else {
+                            continue;
+                        };
+                        let report = self.serve_test(&mut serving, server)?;
+                        self.last_heard = self.drive.now();
+                        last = Some((serving, report));
+                        break;
+                    }
+                    Message::Done { test, .. } => {
+                        if let Some((s, report)) = current.filter(|(s, _)| s.test == test) {
+                            let (peer, report) = (s.peer, report.clone());
+                            self.last_heard = self.drive.now();
+                            self.control.send(&mut self.drive, peer, &report)?;
+                        }
+                    }
+                    Message::Ping { id } if current.is_some() => {
+                        self.last_heard = self.drive.now();
+                        self.control.send(&mut self.drive, peer, &Message::Pong { id, received: 0 })?;
+                    }
+                    Message::Bye { .. } if current.is_some() => return Ok(()),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn refuse(&mut self, peer: Peer, id: u64, why: &str) -> Result<(), Error> {
+        self.control.send(&mut self.drive, peer, &Message::Refuse { id, why: why.to_owned() })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of a Hello")]
+    fn welcome(
+        &mut self,
+        peer: Peer,
+        v: u16,
+        id: u64,
+        test: u32,
+        qpn: u32,
+        client_mtu: u32,
+        spec: TestSpec,
+        server: &mut impl Serve,
+    ) -> Result<Option<Serving>, Error> {
+        let mtu = self.drive.with_worker(|w| w.ib_mtu(0)).map_err(Error::failed)?;
+        let checked = if v != VERSION {
+            Err(format!("the server speaks version {VERSION}, the client {v}: use the same release"))
+        } else {
+            check_spec(&spec, mtu.min(client_mtu as usize)).and_then(|()| server.accept(&spec, mtu))
+        };
+        let client_base = Qpn::new(qpn).filter(|q| q.get() + u32::from(spec.qps) <= Qpn::MAX.get());
+        let client_base = match (checked, client_base) {
+            (Ok(()), Some(base)) => base,
+            (Ok(()), None) => {
+                self.refuse(peer, id, "the client's queue pair numbers are out of range")?;
+                return Ok(None);
+            }
+            (Err(why), _) => {
+                tracing::warn!("refused a test of {}: {why}", peer.ip);
+                self.refuse(peer, id, &why)?;
+                return Ok(None);
+            }
+        };
+        let qps = self.make_qps(&spec)?;
+        let welcome = Message::Welcome { id, test, qpn: qps.base.get() };
+        Ok(Some(Serving { peer, id, test, spec, client_base, welcome }))
+    }
+
+    /// Runs the server's end of a test; returns the report it gave.
+    fn serve_test(&mut self, s: &mut Serving, server: &mut impl Serve) -> Result<Message, Error> {
+        let qps = self.qps.clone().ok_or_else(|| Error::failed("no queue pairs"))?;
+        let mut flow = Flow::open(&mut self.drive, qps, &s.spec)?;
+        server.began(s.peer.ip, &s.spec);
+        let ah = self.reach(s.peer.ip)?;
+        let before = self.counters()?;
+        let started = self.drive.now();
+        self.last_heard = started;
+        self.last_look = started;
+        self.control.send(&mut self.drive, s.peer, &s.welcome)?;
+        let mut echo = None;
+        match s.spec.kind {
+            TestKind::Lat => echo = Some(Echo::new(ah, s.client_base, s.spec.size as usize)),
+            TestKind::Bw if s.spec.bidirectional => {
+                flow.tx = Some(Sending::new(&s.spec, ah, s.client_base, started));
+            }
+            TestKind::Bw => {}
+        }
+        let mut announced: Option<u64> = None;
+        let mut told = started;
+        loop {
+            let busy = match &mut echo {
+                Some(echo) => echo.round(&mut self.drive, &mut flow, &mut self.control)?,
+                None => flow.round(&mut self.drive, &mut self.control)?,
+            };
+            if !self.time_to_look(busy) {
+                continue;
+            }
+            let now = self.drive.now();
+            self.hear(s, &flow, now, &mut announced)?;
+            if now.saturating_since(told) >= Duration::from_millis(200) {
+                told = now;
+                server.progress(&s.spec, flow.rx.count(), now.saturating_since(started));
+            }
+            if let Some(sent) = announced
+                && self.finished(&mut flow, sent, now)?
+            {
+                break;
+            }
+        }
+        let after = self.counters()?;
+        let sent = flow.tx.as_ref().map_or(0, Sending::posted);
+        let rx = report_of(&flow, drops_since(&before, &after), sent);
+        let report = Message::Report { id: s.id, test: s.test, rx: rx.clone() };
+        self.control.send(&mut self.drive, s.peer, &report)?;
+        let client = RxReport { sent: announced.unwrap_or(0), ..RxReport::default() };
+        let spec = s.spec.clone();
+        server.ended(TestResult {
+            spec,
+            server: rx,
+            client,
+            rtt: None,
+            unanswered: 0,
+            interrupted: false,
+        })?;
+        Ok(report)
+    }
+
+    /// The address handle for the client; its neighbour entry may have to be asked for first.
+    fn reach(&mut self, ip: IpAddr) -> Result<AhKey, Error> {
+        let started = self.drive.now();
+        loop {
+            let (ah, ready) = self.control.route(&mut self.drive, ip)?;
+            if ready {
+                return Ok(ah);
+            }
+            if self.drive.now().saturating_since(started) > SILENCE {
+                return Err(Error::failed(format_args!(
+                    "{ip} reached us, but does not answer when asked for its MAC address"
+                )));
+            }
+            self.idle_round();
+        }
+    }
+
+    /// The server's control messages while a test runs.
+    fn hear(
+        &mut self,
+        s: &Serving,
+        flow: &Flow,
+        now: Instant,
+        announced: &mut Option<u64>,
+    ) -> Result<(), Error> {
+        self.excuse_stall(now);
+        while let Some((peer, message)) = self.control.next_message() {
+            if peer != s.peer || message.session() != s.id {
+                if let Message::Hello { id, .. } = message {
+                    self.refuse(peer, id, "another client is being served: try again later")?;
+                }
+                continue;
+            }
+            self.last_heard = now;
+            match message {
+                // The welcome was lost.
+                Message::Hello { test, .. } if test == s.test => {
+                    self.control.send(&mut self.drive, peer, &s.welcome)?;
+                }
+                Message::Done { test, sent, .. } if test == s.test => *announced = Some(sent),
+                Message::Ping { id } => {
+                    let pong = Message::Pong { id, received: flow.rx.count() };
+                    self.control.send(&mut self.drive, peer, &pong)?;
+                }
+                Message::Bye { .. } => {
+                    return Err(Error::failed(format_args!(
+                        "{} ended the session during the test, after {} messages",
+                        peer.ip,
+                        flow.rx.count()
+                    )));
+                }
+                _ => {}
+            }
+        }
+        self.control.pump(&mut self.drive)?;
+        if self.stopped() {
+            self.control.send(&mut self.drive, s.peer, &Message::Bye { id: s.id })?;
+            self.linger()?;
+            return Err(Error::interrupted());
+        }
+        let heard = self.last_heard.max(flow.rx.last());
+        if now.saturating_since(heard) > SILENCE {
+            return Err(Error::failed(format_args!(
+                "{} has been silent for {} seconds, after {} messages",
+                s.peer.ip,
+                SILENCE.as_secs(),
+                flow.rx.count()
+            ))
+            .hint("the client was killed, or the link between the two is down"));
+        }
+        Ok(())
+    }
+
+    fn finished(&mut self, flow: &mut Flow, announced: u64, now: Instant) -> Result<bool, Error> {
+        let received_all = flow.rx.count() >= announced;
+        let quiet = now.saturating_since(flow.rx.last()) >= QUIET;
+        if !(received_all || quiet) {
+            return Ok(false);
+        }
+        Ok(flow.tx.as_ref().is_none_or(Sending::is_done) && self.all_taken(flow)?)
+    }
+}
