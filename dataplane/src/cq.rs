@@ -134,6 +134,12 @@ impl<B> Cq<B> {
         self.entries.len() + self.reserved < self.entries.capacity()
     }
 
+    /// Whether a completion may be handed over without standing in the queue: none waits before it, and no event is asked for.
+    #[inline]
+    pub(crate) fn may_be_passed(&self) -> bool {
+        self.entries.is_empty() && self.armed.is_none()
+    }
+
     /// Keeps a place for a completion to come; false if there is none.
     #[inline]
     pub(crate) fn reserve(&mut self) -> bool {

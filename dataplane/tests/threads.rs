@@ -94,11 +94,9 @@ fn lists_arrive_in_order_and_every_buffer_comes_back() {
     eventually(|| {
         // No more on the way than receives are posted: beyond that, datagrams may be dropped.
         let room = (900 - (posted - got)).min(N - posted) as usize;
-        let mut next = posted;
         let mut ready: Vec<_> = bufs.drain(..room.min(bufs.len())).collect();
-        for buf in &mut ready {
-            buf.copy_from_slice(&next.to_be_bytes());
-            next += 1;
+        for (n, buf) in (posted..).zip(&mut ready) {
+            buf.copy_from_slice(&n.to_be_bytes());
         }
         let mut ready = ready.into_iter();
         posted += a.handle.post_send_list(a.qp, &wr, 8, &mut ready) as u64;

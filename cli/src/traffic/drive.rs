@@ -52,14 +52,21 @@ pub trait Drive {
     /// Posts a receive.
     fn recv(&mut self, qp: QpKey, wr_id: u64, buf: Buf) -> Result<(), (PostError, Buf)>;
 
-    /// Takes up to `max` completions and hands each to `take`, whose word it is whether a buffer is posted as a receive again.
-    /// Completions of the queue pair `aside` are kept for [`Drive::aside`] instead. Returns how many were taken.
-    fn consume(&mut self, max: usize, aside: Qpn, take: impl FnMut(&mut Completion<Buf>) -> bool) -> usize;
+    /// A round as [`Drive::turn`] makes, and the completions of it or of an earlier one: each is handed to `take`, whose word it
+    /// is whether a buffer is posted as a receive again; up to `max` of those that wait. Completions of the queue pair
+    /// `aside` are kept for [`Drive::aside`] instead. Returns whether any were taken, and what `turn` does.
+    fn turn_into(
+        &mut self,
+        busy: bool,
+        max: usize,
+        aside: Qpn,
+        take: impl FnMut(&mut Completion<Buf>) -> bool,
+    ) -> (bool, bool);
 
     /// The next completion that was kept aside.
     fn aside(&mut self) -> Option<Completion<Buf>>;
 
-    /// The queue pair with that number is `key`: where receives of [`Drive::consume`] are posted again.
+    /// The queue pair with that number is `key`: where receives of [`Drive::turn_into`] are posted again.
     fn name_qps(&mut self, base: Qpn, keys: &[QpKey]);
 
     /// The next completion of any completion queue.
@@ -148,9 +155,19 @@ impl<I: PortIo + 'static> Drive for Inline<I> {
     }
 
     #[inline(always)]
-    fn consume(&mut self, max: usize, _aside: Qpn, take: impl FnMut(&mut Completion<Buf>) -> bool) -> usize {
+    fn turn_into(
+        &mut self,
+        busy: bool,
+        max: usize,
+        _aside: Qpn,
+        take: impl FnMut(&mut Completion<Buf>) -> bool,
+    ) -> (bool, bool) {
+        self.time = self.clock.now();
         // What is kept aside has a completion queue of its own.
-        self.worker.consume(self.data_cq, max, take)
+        let (progress, consumed) = self.worker.poll_into(self.time, self.data_cq, max, take);
+        let any = progress.received + consumed > 0;
+        self.idle.after_round(busy || any || progress.any());
+        (any, progress.received > 0 && progress.received < BURST)
     }
 
     #[inline]
@@ -205,6 +222,35 @@ impl<I: PortIo> Threaded<I> {
             base: 0,
             keys: Vec::new(),
         }
+    }
+
+    fn consume(
+        &mut self,
+        max: usize,
+        aside: Qpn,
+        mut take: impl FnMut(&mut Completion<Buf>) -> bool,
+    ) -> usize {
+        for taken in 0..max {
+            if let Some((qp, wr)) = self.unposted.take()
+                && let Err((_, buf)) = self.endpoint.post_recv(qp, RecvWr { wr_id: wr.wr_id, buf: wr.buf })
+            {
+                self.unposted = Some((qp, RecvWr { wr_id: wr.wr_id, buf }));
+                return taken;
+            }
+            let Some(mut done) = self.endpoint.poll_cq() else { return taken };
+            if done.qpn == aside {
+                self.kept.push_back(done);
+                continue;
+            }
+            let again = take(&mut done);
+            let index = done.qpn.get().wrapping_sub(self.base) as usize;
+            if let Some(buf) = done.buf.filter(|_| again)
+                && let Some(&qp) = self.keys.get(index)
+            {
+                self.unposted = Some((qp, RecvWr { wr_id: done.wr_id, buf }));
+            }
+        }
+        max
     }
 }
 
@@ -268,33 +314,15 @@ impl<I: PortIo + 'static> Drive for Threaded<I> {
     }
 
     #[inline]
-    fn consume(
+    fn turn_into(
         &mut self,
+        busy: bool,
         max: usize,
         aside: Qpn,
-        mut take: impl FnMut(&mut Completion<Buf>) -> bool,
-    ) -> usize {
-        for taken in 0..max {
-            if let Some((qp, wr)) = self.unposted.take()
-                && let Err((_, buf)) = self.endpoint.post_recv(qp, RecvWr { wr_id: wr.wr_id, buf: wr.buf })
-            {
-                self.unposted = Some((qp, RecvWr { wr_id: wr.wr_id, buf }));
-                return taken;
-            }
-            let Some(mut done) = self.endpoint.poll_cq() else { return taken };
-            if done.qpn == aside {
-                self.kept.push_back(done);
-                continue;
-            }
-            let again = take(&mut done);
-            let index = done.qpn.get().wrapping_sub(self.base) as usize;
-            if let Some(buf) = done.buf.filter(|_| again)
-                && let Some(&qp) = self.keys.get(index)
-            {
-                self.unposted = Some((qp, RecvWr { wr_id: done.wr_id, buf }));
-            }
-        }
-        max
+        take: impl FnMut(&mut Completion<Buf>) -> bool,
+    ) -> (bool, bool) {
+        let taken = self.consume(max, aside, take) > 0;
+        (taken, self.turn(busy || taken))
     }
 
     #[inline]

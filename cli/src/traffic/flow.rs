@@ -5,7 +5,7 @@ use super::meter::Meter;
 use crate::error::Error;
 use crate::rendezvous::message::TestSpec;
 use dataplane::ah::AhKey;
-use dataplane::cq::{WcOpcode, WcStatus};
+use dataplane::cq::{Completion, WcOpcode, WcStatus};
 use dataplane::qp::{GRH_LEN, QpKey, SendWr};
 use roce_proto::time::Instant;
 use roce_proto::types::{QKey, Qpn};
@@ -227,9 +227,16 @@ impl Flow {
         drive: &mut D,
         control: &mut crate::rendezvous::Control,
     ) -> Result<bool, Error> {
+        let mut busy = false;
+        if let Some(tx) = self.tx.as_mut() {
+            while let Some(buf) = drive.reclaim() {
+                tx.back(buf);
+            }
+            busy |= tx.post(drive, &self.qps, self.size, drive.round_time())? > 0;
+        }
         let mut received = 0;
         let mut bad = None;
-        let taken = drive.consume(PER_ROUND, control.qpn(), |done| match (done.opcode, done.status) {
+        let take = |done: &mut Completion<Buf>| match (done.opcode, done.status) {
             (WcOpcode::Recv, WcStatus::Success) => {
                 received += 1;
                 true
@@ -240,26 +247,18 @@ impl Flow {
                 bad = Some((opcode, status));
                 false
             }
-        });
+        };
+        let (any, part) = drive.turn_into(busy, PER_ROUND, control.qpn(), take);
         if let Some((opcode, status)) = bad {
             return Err(Error::failed(format_args!("a work request ({opcode:?}) completed with {status:?}")));
         }
-        let mut busy = taken > 0;
+        self.rx.add(received, drive.round_time());
+        busy |= any;
         while let Some(done) = drive.aside() {
             busy = true;
             control.take_own(drive, done);
         }
-        if received > 0 || self.tx.is_some() {
-            let now = drive.round_time();
-            self.rx.add(received, now);
-            if let Some(tx) = self.tx.as_mut() {
-                while let Some(buf) = drive.reclaim() {
-                    tx.back(buf);
-                }
-                busy |= tx.post(drive, &self.qps, self.size, now)? > 0;
-            }
-        }
-        if drive.turn(busy) {
+        if part {
             leave_alone();
         }
         Ok(busy)

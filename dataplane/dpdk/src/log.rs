@@ -105,6 +105,16 @@ unsafe extern "C" fn write(level: u32, text: *const c_char, len: usize) {
     let _ = std::panic::catch_unwind(|| take(LogLevel::from_dpdk(level), bytes));
 }
 
+/// How net_memif complains when it is probed without DPDK's shared configuration (`--in-memory`, `--no-shconf`): only
+/// secondary processes would need what it registers there, and without that configuration there are none. Any other error at
+/// this place stays a warning.
+const NO_SECONDARIES: &str = "Failed to register mp action callback: Operation not supported";
+
+/// The level of a line for us.
+fn judge(level: LogLevel, line: &str) -> LogLevel {
+    if level == LogLevel::Warning && line.ends_with(NO_SECONDARIES) { LogLevel::Debug } else { level }
+}
+
 fn take(level: LogLevel, bytes: &[u8]) {
     let (sink, lines) = {
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,7 +128,7 @@ fn take(level: LogLevel, bytes: &[u8]) {
     };
     // Outside the lock: the sink may itself call something that logs.
     for line in &lines {
-        sink(level, line);
+        sink(judge(level, line), line);
     }
 }
 
@@ -173,6 +183,16 @@ mod tests {
         assert_eq!(lines.len(), 1);
         assert_eq!(lines[0].len(), LINE);
         assert_eq!(partial, b"x");
+    }
+
+    #[test]
+    fn a_complaint_about_missing_secondaries_is_detail() {
+        let line = |reason| format!("rte_pmd_memif_probe(): Failed to register mp action callback: {reason}");
+        let usual = line("Operation not supported");
+        assert_eq!(judge(LogLevel::Warning, &usual), LogLevel::Debug);
+        assert_eq!(judge(LogLevel::Error, &usual), LogLevel::Error);
+        assert_eq!(judge(LogLevel::Warning, &line("No space left on device")), LogLevel::Warning);
+        assert_eq!(judge(LogLevel::Notice, "EAL: ready"), LogLevel::Notice);
     }
 
     #[test]

@@ -142,9 +142,30 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     /// One round over all ports at the time `now`, which must not go back.
     #[inline]
     pub fn poll(&mut self, now: Instant) -> Progress {
+        self.round(now, &mut rx::Queue)
+    }
+
+    /// The same round for a receiver that is done with a message once it has looked at it, at the least cost: what would be
+    /// queued in `cq` goes through `take` instead, with the meaning that it has in [`Worker::consume`]. What is there already is
+    /// consumed first, at most `max` completions; receives come directly only while the queue is empty and not armed.
+    /// Returns the number of completions consumed from the queue beside the round's progress.
+    #[inline(always)]
+    pub fn poll_into(
+        &mut self,
+        now: Instant,
+        cq: CqKey,
+        max: usize,
+        mut take: impl FnMut(&mut Completion<B>) -> bool,
+    ) -> (Progress, usize) {
+        let consumed = self.core.consume(cq, max, &mut take);
+        (self.round(now, &mut rx::Into { cq, take }), consumed)
+    }
+
+    #[inline(always)]
+    fn round(&mut self, now: Instant, sink: &mut impl rx::Sink<B>) -> Progress {
         let mut progress = Progress::default();
         for index in 0..self.ports.len() {
-            progress.received += self.receive(index);
+            progress.received += self.receive(index, sink);
             self.neighbour_timers(index, now);
             progress.sent += self.transmit(index);
         }

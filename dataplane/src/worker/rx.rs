@@ -7,7 +7,7 @@ use crate::buffer::Buffer;
 use crate::counters::{Counters, DropReason, LocalDrop};
 use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
 use crate::io::{BURST, PacketBuf, PacketBurst, PortIo};
-use crate::qp::{GRH_LEN, Qp, QpKey, QpState};
+use crate::qp::{CqKey, GRH_LEN, Qp, QpKey, QpState, RecvWr};
 use roce_proto::types::Qpn;
 use roce_proto::wire::frame::{self, Frame, Ip, Packet};
 use roce_proto::wire::predict::Headers;
@@ -15,7 +15,7 @@ use roce_proto::wire::predict::Headers;
 impl<I: PortIo, B: Buffer> Worker<I, B> {
     /// Receives one burst on port `index`; returns the packets that came.
     #[inline]
-    pub(super) fn receive(&mut self, index: usize) -> usize {
+    pub(super) fn receive(&mut self, index: usize, sink: &mut impl Sink<B>) -> usize {
         let Some(port) = self.ports.get_mut(index) else { return 0 };
         let received = port.io.rx_burst(&mut port.rx);
         if received == 0 {
@@ -31,10 +31,11 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
                     &mut self.core,
                     &mut port.local.counters,
                     &mut tally,
+                    sink,
                 );
             }
             if at < received {
-                port.take(at, index, &mut self.core, &mut tally);
+                port.take(at, index, &mut self.core, &mut tally, sink);
                 at += 1;
             }
         }
@@ -51,7 +52,14 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
 impl<I: PortIo, B: Buffer> Port<I, B> {
     /// Handles packet `i` of the receive burst.
     #[inline]
-    fn take(&mut self, i: usize, index: usize, core: &mut Core<B>, tally: &mut Tally) {
+    fn take(
+        &mut self,
+        i: usize,
+        index: usize,
+        core: &mut Core<B>,
+        tally: &mut Tally,
+        sink: &mut impl Sink<B>,
+    ) {
         let Some(buf) = self.rx.get(i) else { return };
         let len = buf.packet_len();
         tally.bytes += len as u64;
@@ -66,7 +74,7 @@ impl<I: PortIo, B: Buffer> Port<I, B> {
         if let Some(capture) = &self.capture {
             capture.frame(frame);
         }
-        match handle(frame, index, &mut self.local, &mut self.known, core) {
+        match handle(frame, index, &mut self.local, &mut self.known, core, sink) {
             Outcome::Done => {}
             Outcome::Drop(reason) => self.local.counters.drop(reason),
             Outcome::Reply(reply) => {
@@ -109,9 +117,10 @@ fn handle<'a, B: Buffer>(
     at: &mut Local,
     known: &mut Known,
     core: &mut Core<B>,
+    sink: &mut impl Sink<B>,
 ) -> Outcome<'a> {
     match frame::parse(bytes) {
-        Ok(Frame::Roce(packet)) => match deliver(bytes, &packet, index, at, known, core) {
+        Ok(Frame::Roce(packet)) => match deliver(bytes, &packet, index, at, known, core, sink) {
             Ok(payload) => {
                 at.counters.delivered += 1;
                 at.counters.delivered_bytes += payload as u64;
@@ -136,6 +145,7 @@ fn deliver<B: Buffer>(
     at: &mut Local,
     known: &mut Known,
     core: &mut Core<B>,
+    sink: &mut impl Sink<B>,
 ) -> Result<usize, DropReason> {
     if packet.link.dst() != at.mac {
         return Err(local(LocalDrop::ForeignMac));
@@ -162,12 +172,53 @@ fn deliver<B: Buffer>(
     let about = About { key, src_qpn: ud.deth.src_qpn, imm: ud.imm, solicited: packet.solicited() };
     known.learn(frame, packet, &about, core.epoch);
     let cq = core.cqs.get_mut(qp.recv_cq).ok_or(local(LocalDrop::CqFull))?;
-    place(qp, cq, &about, packet.ip, ud.payload).map_err(|reason| {
+    place(qp, cq, &about, packet.ip, ud.payload, sink).map_err(|reason| {
         if reason == LocalDrop::ShortBuffer {
             fail(key, core);
         }
         local(reason)
     })
+}
+
+/// Who gets receive completions before they are queued.
+pub(super) trait Sink<B> {
+    /// Whether it gets those of this queue.
+    fn wants(&self, cq: CqKey) -> bool;
+    /// Gives it one; true posts the buffer as a receive again.
+    fn take(&mut self, done: &mut Completion<B>) -> bool;
+}
+
+/// Nobody: all are queued.
+pub(super) struct Queue;
+
+impl<B> Sink<B> for Queue {
+    #[inline(always)]
+    fn wants(&self, _: CqKey) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn take(&mut self, _: &mut Completion<B>) -> bool {
+        false
+    }
+}
+
+/// A function of the caller's, for one completion queue.
+pub(super) struct Into<F> {
+    pub cq: CqKey,
+    pub take: F,
+}
+
+impl<B, F: FnMut(&mut Completion<B>) -> bool> Sink<B> for Into<F> {
+    #[inline(always)]
+    fn wants(&self, cq: CqKey) -> bool {
+        cq == self.cq
+    }
+
+    #[inline(always)]
+    fn take(&mut self, done: &mut Completion<B>) -> bool {
+        (self.take)(done)
+    }
 }
 
 /// What a completion says of a packet beside its bytes.
@@ -188,8 +239,10 @@ fn place<B: Buffer>(
     about: &About,
     ip: Ip<'_>,
     payload: &[u8],
+    sink: &mut impl Sink<B>,
 ) -> Result<usize, LocalDrop> {
-    if !cq.has_room() && !qp.recv.is_empty() {
+    let direct = sink.wants(qp.recv_cq) && cq.may_be_passed();
+    if !direct && !cq.has_room() && !qp.recv.is_empty() {
         return Err(LocalDrop::CqFull);
     }
     let Some(mut wr) = qp.recv.pop() else {
@@ -210,7 +263,7 @@ fn place<B: Buffer>(
         wr.buf.write(GRH_LEN, payload);
         qp.counters.received += 1;
     }
-    cq.push(Completion {
+    let mut done = Completion {
         wr_id: wr.wr_id,
         qpn: qp.qpn,
         opcode: WcOpcode::Recv,
@@ -221,7 +274,16 @@ fn place<B: Buffer>(
         family: if ip.is_ipv6() { Family::V6 } else { Family::V4 },
         solicited: about.solicited,
         buf: Some(wr.buf),
-    });
+    };
+    if !direct {
+        cq.push(done);
+    } else if sink.take(&mut done)
+        && fits
+        && let Some(buf) = done.buf
+    {
+        // One was just taken, so there is room.
+        let _ = qp.recv.push(RecvWr { wr_id: done.wr_id, buf });
+    }
     if fits { Ok(payload.len()) } else { Err(LocalDrop::ShortBuffer) }
 }
 
@@ -276,6 +338,7 @@ impl Known {
         core: &mut Core<B>,
         counters: &mut Counters,
         tally: &mut Tally,
+        sink: &mut impl Sink<B>,
     ) -> usize {
         let frame_at = |i| burst.get(i).and_then(|buf| buf.contiguous());
         let Some(flow) = frame_at(from).and_then(|frame| self.slots[Known::slot(frame)].as_ref()) else {
@@ -312,7 +375,7 @@ impl Known {
                 counters.drop(local(LocalDrop::Icrc));
                 continue;
             }
-            match place(qp, cq, &flow.about, ip, payload) {
+            match place(qp, cq, &flow.about, ip, payload, sink) {
                 Ok(payload) => {
                     tally.delivered += 1;
                     tally.delivered_bytes += payload as u64;

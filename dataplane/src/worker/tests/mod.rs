@@ -1,5 +1,6 @@
 //! The worker over two memory ports, and over one port whose other end speaks raw frames.
 
+mod consume;
 mod network;
 mod predict;
 mod verbs;
