@@ -1,31 +1,32 @@
 //! `spraywire demo`, as a user runs it: no root, no NIC, no hugepages, nothing prepared.
 #![cfg(feature = "dpdk")]
 
+mod common;
+
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// No process of these tests lives longer.
 const LIMIT: &str = "60";
 
-/// A copy of the program where another user can run it, gone with its folder.
+/// The program where another user can run it, and a folder where it may write. Every test begins with it.
 struct Program {
     folder: tempfile::TempDir,
-    path: PathBuf,
+    copied: Arc<common::Copied>,
 }
 
 impl Program {
     fn new() -> Program {
         use std::os::unix::fs::PermissionsExt;
+        let copied = common::copied();
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-        let path = folder.path().join("spraywire");
-        std::fs::copy(env!("CARGO_BIN_EXE_spraywire"), &path).unwrap();
-        Program { folder, path }
+        Program { folder, copied }
     }
 
     /// The demo, as nobody if the test runs as root; `under` goes in front.
@@ -35,7 +36,11 @@ impl Program {
         if rustix::process::getuid().is_root() {
             command.args(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
         }
-        command.arg(&self.path).arg("demo").args(args.split_whitespace()).current_dir(self.folder.path());
+        command
+            .arg(&self.copied.path)
+            .arg("demo")
+            .args(args.split_whitespace())
+            .current_dir(self.folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).env_remove("RUST_LOG");
         command
     }
@@ -125,8 +130,11 @@ fn json_has_every_figure_and_the_capture_is_right() {
         messages += sent;
     }
     let pcap = program.folder.path().join("demo.pcap");
-    let inspect =
-        Command::new(&program.path).args(["inspect", "--json", "--summary"]).arg(pcap).output().unwrap();
+    let inspect = Command::new(&program.copied.path)
+        .args(["inspect", "--json", "--summary"])
+        .arg(pcap)
+        .output()
+        .unwrap();
     let summary = &json(&inspect)["summary"]["roce"];
     assert_eq!(inspect.status.code(), Some(0));
     assert!(
@@ -178,7 +186,7 @@ impl Running {
     /// Starts one whose first tests are short, and waits for the third.
     fn start(program: &Program, args: &str) -> Running {
         // Without a wrapper, so that signals reach the demo itself.
-        let mut command = Command::new(&program.path);
+        let mut command = Command::new(&program.copied.path);
         command.arg("demo").args(args.split_whitespace()).env_remove("RUST_LOG");
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -1,28 +1,21 @@
 //! `spraywire ud` between two processes over shared memory, as a user runs it: no root, no NIC, no hugepages.
 #![cfg(feature = "dpdk")]
 
+mod common;
+
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A copy of the program where another user can run it, gone with its folder.
-struct Program {
-    _folder: tempfile::TempDir,
-    path: PathBuf,
-}
+/// The program where another user can run it. Every test begins with it.
+struct Program(Arc<common::Copied>);
 
 impl Program {
     fn new() -> Program {
-        use std::os::unix::fs::PermissionsExt;
-        let folder = tempfile::tempdir().unwrap();
-        let open = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(folder.path(), open).unwrap();
-        let path = folder.path().join("spraywire");
-        std::fs::copy(env!("CARGO_BIN_EXE_spraywire"), &path).unwrap();
-        Program { _folder: folder, path }
+        Program(common::copied())
     }
 
     /// The program, as nobody if the test runs as root.
@@ -32,10 +25,10 @@ impl Program {
             let mut setpriv = Command::new("setpriv");
             setpriv
                 .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"])
-                .arg(&self.path);
+                .arg(&self.0.path);
             setpriv
         } else {
-            Command::new(&self.path)
+            Command::new(&self.0.path)
         };
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).env_remove("RUST_LOG");
         command
@@ -283,7 +276,7 @@ fn one_core_is_enough_and_measuring_on_it_is_warned_of() {
     let socket = next_socket();
     let mut child = Command::new("timeout")
         .args(["60", "taskset", "-c", &core])
-        .arg(&program.path)
+        .arg(&program.0.path)
         .args(["bw", "--ip", "10.0.0.1", "--port", &device("server", socket)])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
