@@ -222,6 +222,22 @@ fn latency_counts_every_round_trip() {
 }
 
 #[test]
+fn the_server_of_a_latency_test_says_what_it_answered() {
+    let _turn = shared();
+    let socket = next_socket();
+    let server = End::server(socket, "lat");
+    let client = End::client(socket, "lat 10.0.0.1 -n 300 -s 64").ok();
+    let theirs = server.ok();
+    assert!(client.starts_with("    size  round trips  unanswered "), "{client}");
+    assert!(theirs.starts_with("    size     answered  unanswered "), "{theirs}");
+    let words: Vec<&str> = theirs.lines().nth(1).unwrap().split_whitespace().collect();
+    // 200 more to warm up.
+    assert_eq!(words, ["64", "500", "-", "-", "-", "-", "-", "-", "-"], "{theirs}");
+    let width = |text: &str| text.lines().nth(1).unwrap().chars().count();
+    assert_eq!(width(&client), width(&theirs), "{client}{theirs}");
+}
+
+#[test]
 fn over_ipv6_as_text() {
     let _turn = shared();
     let socket = next_socket();

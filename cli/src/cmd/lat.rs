@@ -20,7 +20,7 @@ use std::time::Duration;
 const AFTER: &str = "\
 The same command runs on both sides: first without HOST (the server, which waits), then with it. One message is in flight at
 a time; the server sends it back. Times are half of the round trip, as perftest has them; the first 200 round trips warm up
-and do not count.
+and do not count. The server says how many messages it answered, those included.
 
 Examples:
   spraywire lat                        the server: a net_memif port, address 192.0.2.1
@@ -154,11 +154,13 @@ pub fn to_json(rtt: &Histogram<u64>, unanswered: u64) -> Value {
     value
 }
 
-/// One result as a table with headings.
+/// One result as a table with headings. The server only answers: it knows how often, the first messages to warm up included,
+/// and no times.
 pub fn lat_table(result: &TestResult) -> Table {
+    let counted = if result.rtt.is_some() { "round trips" } else { "   answered" };
     let names = [
         "    size",
-        "round trips",
+        counted,
         "unanswered",
         "     min",
         "     p50",
@@ -181,8 +183,11 @@ pub fn lat_table(result: &TestResult) -> Table {
             half(rtt.max()),
             half(rtt.mean() as u64),
         ]),
-        // The server only answers.
-        None => table.row([result.spec.size.to_string(), result.server.messages.to_string()]),
+        None => {
+            let known = [result.spec.size.to_string(), result.server.sent.to_string()];
+            let unknown = names.iter().skip(known.len()).map(|_| "-".to_owned());
+            table.row(known.into_iter().chain(unknown));
+        }
     }
     table
 }

@@ -157,6 +157,8 @@ fn post<D: Drive>(
 
 /// The server's end: sends every message back.
 pub struct Echo {
+    /// Messages sent back.
+    pub answered: u64,
     ah: AhKey,
     peer: Qpn,
     /// Memory to answer from.
@@ -166,7 +168,7 @@ pub struct Echo {
 impl Echo {
     /// Prepares answers of `size` bytes to `peer`.
     pub fn new(ah: AhKey, peer: Qpn, size: usize) -> Echo {
-        Echo { ah, peer, free: (0..4).map(|_| vec![0; size].into_boxed_slice()).collect() }
+        Echo { answered: 0, ah, peer, free: (0..4).map(|_| vec![0; size].into_boxed_slice()).collect() }
     }
 
     /// One round; returns whether there was anything to do.
@@ -190,6 +192,7 @@ impl Echo {
                         let n = payload.len().min(8).min(answer.len());
                         answer[..n].copy_from_slice(&payload[..n]);
                         self.free.extend(post(drive, flow, self.ah, self.peer, answer)?);
+                        self.answered += 1;
                     }
                     flow.recv_again(drive, buf)?;
                 }

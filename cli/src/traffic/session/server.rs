@@ -175,7 +175,10 @@ impl<D: Drive> Bench<D> {
             }
         }
         let after = self.counters()?;
-        let sent = flow.tx.as_ref().map_or(0, Sending::posted);
+        let sent = match &echo {
+            Some(echo) => echo.answered,
+            None => flow.tx.as_ref().map_or(0, Sending::posted),
+        };
         let rx = report_of(&flow, drops_since(&before, &after), sent);
         let report = Message::Report { id: s.id, test: s.test, rx: rx.clone() };
         self.control.send(&mut self.drive, s.peer, &report)?;

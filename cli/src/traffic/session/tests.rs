@@ -319,6 +319,7 @@ fn round_trips_are_counted_and_timed() {
             assert!(result.unanswered < 30 && rtt.min() > 0 && rtt.max() >= rtt.value_at_percentile(50.0));
             assert_eq!(result.client.sent, 300 + WARM_UP);
             assert_eq!(result.server.messages, 300 + WARM_UP);
+            assert_eq!(result.server.sent, 300 + WARM_UP);
         }
     }
 }
