@@ -54,6 +54,8 @@ pub struct Control {
     assembler: Assembler<Peer>,
     number: u32,
     queued: VecDeque<(Peer, Buf)>,
+    /// Receives that found no room when they were posted again; at most as many as the queue is deep.
+    unposted: Vec<Buf>,
     /// Messages that came, until somebody asks.
     inbox: VecDeque<(Peer, Message)>,
     warned: bool,
@@ -89,6 +91,7 @@ impl Control {
             assembler: Assembler::new(),
             number: 0,
             queued: VecDeque::new(),
+            unposted: Vec::with_capacity(DEPTH),
             inbox: VecDeque::new(),
             warned: false,
         })
@@ -141,8 +144,14 @@ impl Control {
         self.pump(drive)
     }
 
-    /// Sends what waits, as far as neighbours are known and queues have room.
+    /// Sends what waits, as far as neighbours are known and queues have room; posts the receives that found none before.
     pub fn pump<D: Drive>(&mut self, drive: &mut D) -> Result<(), Error> {
+        for _ in 0..self.unposted.len() {
+            let Some(buf) = self.unposted.pop() else { break };
+            if !self.post_again(drive, buf) {
+                break;
+            }
+        }
         for _ in 0..self.queued.len() {
             let Some((peer, piece)) = self.queued.pop_front() else { break };
             let (ah, ready) = self.route(drive, peer.ip)?;
@@ -212,8 +221,22 @@ impl Control {
                 Err(bad) => tracing::debug!("ignored a control packet from {ip}: {bad:?}"),
             }
         }
-        if let Err((e, _)) = drive.recv(self.qp, 0, buf) {
-            tracing::debug!("a control receive was not posted again: {e}");
+        self.post_again(drive, buf);
+    }
+
+    /// Posts a receive, or keeps it for later; returns whether there was room.
+    fn post_again<D: Drive>(&mut self, drive: &mut D, buf: Buf) -> bool {
+        match drive.recv(self.qp, 0, buf) {
+            Ok(()) => true,
+            // The queue to a worker in its own thread may be full for a moment.
+            Err((e, buf)) if e.is_back_pressure() => {
+                self.unposted.push(buf);
+                false
+            }
+            Err((e, _)) => {
+                tracing::debug!("a control receive was not posted again: {e}");
+                true
+            }
         }
     }
 
@@ -236,3 +259,6 @@ pub fn source(buf: &[u8], family: Family) -> Option<IpAddr> {
         }
     })
 }
+
+#[cfg(test)]
+mod tests;
