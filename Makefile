@@ -1,6 +1,6 @@
 # The commands of this repository. Each installs what it needs and says so: see scripts/setup.sh.
 
-# Arguments for `make bench`, e.g. BENCH_ARGS="wire --runs 15"; none runs every figure.
+# Arguments for `make bench`, e.g. BENCH_ARGS="headers --runs 15"; none runs every figure.
 BENCH_ARGS ?=
 # How long `make fuzz` lasts, in seconds.
 FUZZ_SECONDS ?= 300
