@@ -310,7 +310,7 @@ struct WorkerSide<I: PortIo, B: Buffer> {
 /// Requests and completions after which a worker that may share its core gives it away, busy or not: the application could
 /// otherwise neither take completions nor post receives, and what arrives meanwhile would be dropped. A switch costs a
 /// microsecond or two, so this is some nanoseconds a message.
-const YIELD_AFTER: usize = 256;
+const YIELD_AFTER: usize = 512;
 
 /// Commands taken in one round: bounds the time until the next receive.
 const COMMANDS_PER_ROUND: usize = 256;
