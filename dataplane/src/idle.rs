@@ -46,6 +46,7 @@ impl Idle {
     pub fn after_round(&mut self, busy: bool) {
         if busy {
             self.empty = 0;
+            self.sleep = Duration::ZERO;
             return;
         }
         self.empty = self.empty.saturating_add(1);
@@ -65,10 +66,9 @@ impl Idle {
         if self.empty <= spins {
             Step::Spin
         } else if self.empty <= spins.saturating_add(yields) {
-            self.sleep = max_sleep / 16;
             Step::Yield
         } else {
-            let now = self.sleep.max(Duration::from_micros(1)).min(max_sleep);
+            let now = self.sleep.max(max_sleep / 16).max(Duration::from_micros(1)).min(max_sleep);
             self.sleep = (now + now / 8).min(max_sleep);
             Step::Sleep(now)
         }

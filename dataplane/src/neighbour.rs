@@ -135,6 +135,15 @@ impl NeighbourTable {
         found
     }
 
+    /// Takes back the last request for `ip`: it could not be sent, and is due again at once.
+    pub fn not_sent(&mut self, ip: IpAddr, now: Instant) {
+        if let Some(entry) = self.entries.get_mut(&ip) {
+            entry.asked = entry.asked.saturating_sub(1);
+            entry.next_request = now;
+            self.due_by(now);
+        }
+    }
+
     fn due_by(&mut self, when: Instant) {
         self.next_due = Some(self.next_due.map_or(when, |d| d.min(when)));
     }
@@ -194,6 +203,17 @@ mod tests {
         assert!(!table.learn(ip(1), MAC));
         assert_eq!(table.next_request(at(5_000)), None);
         assert_eq!(table.acquire(ip(1), at(0)).unwrap(), Some(MAC));
+    }
+
+    #[test]
+    fn a_request_that_was_not_sent_stays_due() {
+        let mut table = NeighbourTable::new(8);
+        table.acquire(ip(1), at(0)).unwrap();
+        assert_eq!(table.next_request(at(0)), Some(ip(1)));
+        table.not_sent(ip(1), at(0));
+        assert_eq!(table.asked(ip(1)), 0);
+        assert_eq!(table.next_request(at(1)), Some(ip(1)));
+        assert_eq!(table.next_request(at(2)), None);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::parcel::{self, Label, Parcel};
 use crate::qp::{CqKey, PostError, QpKey, RecvWr, SendWr};
 use crate::worker::Worker;
 use crossbeam_queue::ArrayQueue;
+use roce_proto::time::Instant;
 use roce_proto::types::Qpn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,8 +71,19 @@ struct SendOne<B> {
 
 type Call<I, B> = Box<dyn FnOnce(&mut Worker<I, B>) + Send>;
 
-/// What a stopped worker thread leaves: the worker, and the completions that were on their way.
-pub type Remains<I, B> = (Worker<I, B>, Vec<Completion<B>>);
+/// What a stopped worker thread leaves.
+pub struct Remains<I: PortIo, B: Buffer> {
+    /// The worker, with what its tables hold.
+    pub worker: Worker<I, B>,
+    /// Completions that were on their way, and one with [`WcStatus::WorkRequestFlushed`] for each request that was not carried
+    /// out.
+    pub completions: Vec<Completion<B>>,
+    /// Buffers of lists: of those sent and of those that the port no longer took.
+    pub buffers: Vec<B>,
+}
+
+/// What the thread itself hands over at its end.
+type Ended<I, B> = (Worker<I, B>, Vec<Completion<B>>);
 
 /// Closures that may wait for the worker at once.
 const CALLS: usize = 16;
@@ -84,7 +96,7 @@ pub struct Endpoint<I: PortIo + 'static, B: Buffer> {
     completions: Receiver<Completion<B>>,
     calls: Arc<ArrayQueue<Call<I, B>>>,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Worker<I, B>>>,
+    thread: Option<JoinHandle<Ended<I, B>>>,
 }
 
 impl<I: PortIo + 'static, B: Buffer> Endpoint<I, B> {
@@ -123,6 +135,7 @@ impl<I: PortIo + 'static, B: Buffer> Endpoint<I, B> {
             idle: Idle::new(config.idle),
             shares_core: !matches!(config.idle, IdlePolicy::Spin),
             since_yield: 0,
+            stuck_since: None,
             clock,
         };
         let core = config.core;
@@ -140,7 +153,7 @@ impl<I: PortIo + 'static, B: Buffer> Endpoint<I, B> {
                     }
                     Err(e) => {
                         let _ = ready_tx.send(Err(e));
-                        side.worker
+                        (side.worker, Vec::new())
                     }
                 }
             })
@@ -250,12 +263,14 @@ impl<I: PortIo + 'static, B: Buffer> Endpoint<I, B> {
         self.flush();
         let mut rest = Vec::new();
         let thread = self.wind_down(|completion| rest.push(completion)).ok_or(Stopped)?;
-        let worker = thread.join().map_err(|_| Stopped)?;
-        Ok((worker, rest))
+        let (worker, flushed) = thread.join().map_err(|_| Stopped)?;
+        rest.extend(flushed);
+        let buffers = std::iter::from_fn(|| self.lists.reclaim()).collect();
+        Ok(Remains { worker, completions: rest, buffers })
     }
 
     /// Lets the thread end, taking completions meanwhile: it does not end before they are gone from its hands.
-    fn wind_down(&mut self, mut take: impl FnMut(Completion<B>)) -> Option<JoinHandle<Worker<I, B>>> {
+    fn wind_down(&mut self, mut take: impl FnMut(Completion<B>)) -> Option<JoinHandle<Ended<I, B>>> {
         let thread = self.thread.take()?;
         self.stop.store(true, Ordering::Release);
         while !thread.is_finished() {
@@ -277,6 +292,25 @@ impl<I: PortIo + 'static, B: Buffer> Drop for Endpoint<I, B> {
             // A panic in the worker has been reported by its own thread.
             let _ = thread.join();
         }
+    }
+}
+
+/// How long a stop waits for a port that takes nothing.
+const STUCK: Duration = Duration::from_millis(20);
+
+/// The completion of a request that was not carried out.
+fn not_done<B>(qpn: Qpn, opcode: WcOpcode, status: WcStatus, wr_id: u64, buf: Option<B>) -> Completion<B> {
+    Completion {
+        wr_id,
+        qpn,
+        opcode,
+        status,
+        byte_len: 0,
+        src_qpn: qpn,
+        imm: None,
+        family: Family::V4,
+        solicited: false,
+        buf,
     }
 }
 
@@ -304,6 +338,8 @@ struct WorkerSide<I: PortIo, B: Buffer> {
     shares_core: bool,
     /// Work done since the core was last given away.
     since_yield: usize,
+    /// When asked to stop: since when the port has taken nothing of what is left.
+    stuck_since: Option<Instant>,
     clock: Clock,
 }
 
@@ -316,7 +352,7 @@ const YIELD_AFTER: usize = 512;
 const COMMANDS_PER_ROUND: usize = 256;
 
 impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
-    fn run(mut self) -> Worker<I, B> {
+    fn run(mut self) -> Ended<I, B> {
         loop {
             while let Some(call) = self.calls.pop() {
                 call(&mut self.worker);
@@ -324,8 +360,10 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
             let commands = self.take_recvs() + self.take_sends() + self.take_lists();
             let progress = self.worker.poll(self.clock.now());
             let completed = self.give_completions();
-            if self.stop.load(Ordering::Acquire) && self.may_end(commands, completed) {
-                return self.worker;
+            let moved = commands + completed + progress.sent > 0;
+            if self.stop.load(Ordering::Acquire) && self.may_end(moved) {
+                let flushed = self.flush_requests();
+                return (self.worker, flushed);
             }
             self.idle.after_round(commands + completed > 0 || progress.any());
             self.since_yield += commands + completed;
@@ -336,16 +374,55 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
         }
     }
 
-    /// When asked to stop: nothing is left to do, or what is left is a request that the port does not take.
-    fn may_end(&self, commands: usize, completed: usize) -> bool {
-        commands == 0 && completed == 0 && self.held_completion.is_none()
+    /// When asked to stop: nothing is left to do, or the port has taken nothing of what is left for a while.
+    fn may_end(&mut self, moved: bool) -> bool {
+        if moved || self.held_completion.is_some() {
+            self.stuck_since = None;
+            return false;
+        }
+        if self.held_send.is_none() && self.held_list.is_none() {
+            return true;
+        }
+        let now = self.clock.now();
+        now.saturating_since(*self.stuck_since.get_or_insert(now)) > STUCK
+    }
+
+    /// Ends the requests that were not carried out; their buffers go back.
+    fn flush_requests(&mut self) -> Vec<Completion<B>> {
+        let mut flushed = Vec::new();
+        let worker = &self.worker;
+        let qpn = |qp| worker.qpn(qp).unwrap_or(Qpn::SMI);
+        while let Some((qp, wr)) = self.held_recv.take().or_else(|| self.recvs.pop()) {
+            flushed.push(not_done(
+                qpn(qp),
+                WcOpcode::Recv,
+                WcStatus::WorkRequestFlushed,
+                wr.wr_id,
+                Some(wr.buf),
+            ));
+        }
+        while let Some(one) = self.held_send.take().or_else(|| self.sends.pop()) {
+            let (qpn, wr_id) = (qpn(one.qp), one.wr.wr_id);
+            flushed.push(not_done(qpn, WcOpcode::Send, WcStatus::WorkRequestFlushed, wr_id, Some(one.buf)));
+        }
+        while let Some(parcel) = self.held_list.take().or_else(|| self.lists.next()) {
+            if let Some(label) = parcel.label {
+                let (qpn, wr_id) = (qpn(label.qp), label.wr.wr_id);
+                for _ in parcel.done..parcel.bufs.len() {
+                    flushed.push(not_done(qpn, WcOpcode::Send, WcStatus::WorkRequestFlushed, wr_id, None));
+                }
+            }
+            self.lists.give_back(parcel);
+        }
+        flushed
     }
 
     fn take_recvs(&mut self) -> usize {
         for taken in 0..COMMANDS_PER_ROUND {
             let Some((qp, wr)) = self.held_recv.take().or_else(|| self.recvs.pop()) else { return taken };
-            if let Err((error, wr)) = self.worker.post_recv(qp, wr) {
-                if error.is_back_pressure() || self.held_completion.is_some() {
+            if let Err((_, wr)) = self.worker.post_recv(qp, wr) {
+                // A full receive queue is the poster's own doing. To wait for it would hold up every other queue pair.
+                if self.held_completion.is_some() {
                     self.held_recv = Some((qp, wr));
                     return taken;
                 }
@@ -411,18 +488,7 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
     #[cold]
     fn give_failure(&mut self, qp: QpKey, opcode: WcOpcode, wr_id: u64, buf: Option<B>) {
         let qpn = self.worker.qpn(qp).unwrap_or(Qpn::SMI);
-        self.give(Completion {
-            wr_id,
-            qpn,
-            opcode,
-            status: WcStatus::LocalQpOperationError,
-            byte_len: 0,
-            src_qpn: qpn,
-            imm: None,
-            family: Family::V4,
-            solicited: false,
-            buf,
-        });
+        self.give(not_done(qpn, opcode, WcStatus::LocalQpOperationError, wr_id, buf));
     }
 
     /// Puts a completion on its way, or holds it. Called only while none is held.

@@ -6,7 +6,7 @@ use dataplane::cq::{Completion, WcOpcode, WcStatus};
 use dataplane::idle::IdlePolicy;
 use dataplane::io::memory::{MemoryConfig, MemoryPort};
 use dataplane::qp::{CqKey, GRH_LEN, PostError, QpConfig, QpKey, RecvWr, SendWr};
-use dataplane::thread::{Endpoint, StartError, ThreadConfig};
+use dataplane::thread::{Endpoint, Remains, StartError, ThreadConfig};
 use dataplane::worker::{PortConfig, Worker, WorkerConfig};
 use roce_proto::types::{QKey, Qpn};
 use std::collections::VecDeque;
@@ -147,7 +147,7 @@ fn stopping_loses_no_completion() {
         });
     }
     // Whatever was posted is carried out, though nobody takes a completion meanwhile.
-    let (worker, rest) = a.handle.stop().unwrap();
+    let Remains { worker, completions: rest, .. } = a.handle.stop().unwrap();
     assert_eq!(sent + rest.len(), 500);
     assert!(
         rest.iter().all(|c| c.status == WcStatus::Success && c.opcode == WcOpcode::Send && c.buf.is_some())
@@ -155,8 +155,77 @@ fn stopping_loses_no_completion() {
     assert_eq!(worker.counters(0).unwrap().tx_packets, 500);
     let qp = b.qp;
     eventually(|| b.handle.call(move |w| w.qp_counters(qp).unwrap().received).unwrap() == 500);
-    let (_, rest) = b.handle.stop().unwrap();
-    assert_eq!(rest.iter().map(number).collect::<Vec<_>>(), (0..500).collect::<Vec<_>>());
+    let rest = b.handle.stop().unwrap().completions;
+    let (done, unused): (Vec<_>, Vec<_>) = rest.into_iter().partition(|c| c.status == WcStatus::Success);
+    assert!(unused.iter().all(|c| c.status == WcStatus::WorkRequestFlushed));
+    assert_eq!(done.iter().map(number).collect::<Vec<_>>(), (0..500).collect::<Vec<_>>());
+}
+
+#[test]
+fn stopping_sends_the_lists_that_the_port_still_takes_and_returns_every_buffer() {
+    for _ in 0..5 {
+        let (mut a, b, ah) = pair(2048);
+        let wr = wr(ah, b.qpn);
+        let mut bufs = (0..1024).map(|_| vec![0; 8]);
+        let mut posted = 0;
+        while let n @ 1.. = a.handle.post_send_list(a.qp, &wr, 8, &mut bufs) {
+            posted += n;
+        }
+        assert_eq!(posted, 1024);
+        let Remains { worker, completions, buffers } = a.handle.stop().unwrap();
+        assert_eq!(buffers.len(), posted);
+        assert!(completions.is_empty(), "{:?}", completions.first());
+        assert_eq!(worker.counters(0).unwrap().tx_packets, 1024);
+    }
+}
+
+#[test]
+fn stopping_ends_what_a_dead_port_does_not_take() {
+    let (mut a, b, ah) = pair(2048);
+    let wr = wr(ah, b.qpn);
+    drop(b);
+    let mut bufs = (0..512).map(|_| vec![0; 8]);
+    while a.handle.post_send_list(a.qp, &wr, 8, &mut bufs) > 0 {}
+    let Remains { worker, completions, buffers } = a.handle.stop().unwrap();
+    assert_eq!(buffers.len(), 512);
+    assert!(completions.iter().all(|c| c.status == WcStatus::WorkRequestFlushed));
+    // Those in the burst that the driver refuses are copied already: they are the worker's, unsent.
+    let unsent = worker.outstanding(a.qp) as usize;
+    assert_eq!(worker.counters(0).unwrap().tx_packets as usize + unsent + completions.len(), 512);
+}
+
+#[test]
+fn a_full_receive_queue_fails_its_own_requests_and_no_others() {
+    let (mut a, _b, _) = pair(256);
+    let (small, cq_depth) = (a.qp, 1024);
+    let other = a.handle.call(move |w| {
+        let cq = w.create_cq(16);
+        w.create_qp(&QpConfig { recv_depth: 4, ..QpConfig::new(cq) }).unwrap()
+    });
+    let other = other.unwrap();
+    for wr_id in 0..5 {
+        a.handle.post_recv(other, RecvWr { wr_id, buf: vec![0; 64] }).map_err(|e| e.0).unwrap();
+    }
+    a.handle.post_recv(small, RecvWr { wr_id: 9, buf: vec![0; 64] }).map_err(|e| e.0).unwrap();
+    a.handle.flush();
+    let mut failed = None;
+    eventually(|| {
+        failed = failed.take().or_else(|| a.handle.poll_cq());
+        failed.is_some()
+    });
+    let failed = failed.unwrap();
+    assert_eq!((failed.wr_id, failed.status), (4, WcStatus::LocalQpOperationError));
+    assert_eq!(failed.buf.unwrap().len(), 64);
+    // The receive behind it was posted: the queue pair has one place less.
+    for wr_id in 0..cq_depth {
+        a.handle.post_recv(small, RecvWr { wr_id, buf: vec![0; 64] }).map_err(|e| e.0).ok();
+        if wr_id % 64 == 0 {
+            a.handle.flush();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    a.handle.flush();
+    eventually(|| a.handle.poll_cq().is_some_and(|c| c.status == WcStatus::LocalQpOperationError));
 }
 
 #[test]

@@ -240,8 +240,10 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         // A full burst means that a request would be lost: it stays due.
         while !port.tx.is_full() {
             let Some(ip) = port.local.neighbours.next_request(now) else { return };
-            if let Some(request) = request(ip, &port.local) {
-                send(&mut port.io, &mut port.tx, &mut port.runs, port.capture.as_ref(), &request);
+            if let Some(request) = request(ip, &port.local)
+                && !send(&mut port.io, &mut port.tx, &mut port.runs, port.capture.as_ref(), &request)
+            {
+                return port.local.neighbours.not_sent(ip, now);
             }
         }
     }

@@ -139,6 +139,7 @@ impl<B> Core<B> {
     fn forget_work(&mut self, key: QpKey) -> Result<(), QpError> {
         let qp = self.qps.get_mut(key).ok_or(QpError::NoQp)?;
         qp.recv.clear();
+        qp.outstanding = 0;
         self.flushing.retain(|k| *k != key);
         for cq in [qp.send_cq, qp.recv_cq] {
             if let Some(cq) = self.cqs.get_mut(cq) {

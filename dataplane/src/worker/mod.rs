@@ -281,7 +281,13 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     /// Moves a queue pair to another state. To the error state: its receives flush. To reset: its work and completions are
     /// forgotten, except that sends already handed to the port still leave.
     pub fn modify_qp(&mut self, qp: QpKey, state: QpState) -> Result<(), QpError> {
-        self.core.modify_qp(qp, state)
+        self.core.modify_qp(qp, state)?;
+        if state == QpState::Reset {
+            for port in &mut self.ports {
+                port.disown(qp);
+            }
+        }
+        Ok(())
     }
 
     /// Destroys a queue pair with its completions. Packets already handed to the port still leave.

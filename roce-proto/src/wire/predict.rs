@@ -6,7 +6,8 @@
 //! effect exchanged, a CRC being linear. A packet that is not recognised, for whatever reason, takes the whole way; one
 //! that is, is equal in every byte to a packet that the whole way has accepted.
 //!
-//! Flows with a VLAN tag or an immediate, and those whose sender counts the IPv4 identification up, are not predicted.
+//! Flows with a VLAN tag, an immediate or a UDP checksum (which covers the payload and would have to be verified), and those
+//! whose sender counts the IPv4 identification up, are not predicted.
 
 use super::deth::Deth;
 use super::frame::{Ip, Packet};
@@ -53,7 +54,7 @@ impl Headers {
     /// one was.
     pub fn learn(frame: &[u8], packet: &Packet<'_>) -> Option<Headers> {
         let untagged = packet.link.l3_offset() == ethernet::Header::LEN;
-        if !untagged || packet.bth().opcode != Opcode::UD_SEND_ONLY {
+        if !untagged || packet.udp_checksum() != 0 || packet.bth().opcode != Opcode::UD_SEND_ONLY {
             return None;
         }
         let payload = packet.ud().ok()?.payload;
@@ -275,6 +276,17 @@ mod tests {
             template.emit(&Send { imm, ..send(1) }, 8, &mut frame).unwrap();
             assert_eq!(learnt(&frame), None);
         }
+        // A right UDP checksum: the next one would have to be computed.
+        let mut frame = built(false, 1, b"payload!");
+        let words = |bytes: &[u8]| {
+            bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0))).sum::<u32>()
+        };
+        let mut sum = words(&frame[26..34]) + 17 + (frame.len() as u32 - 34) + words(&frame[34..]);
+        while sum >> 16 != 0 {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        frame[40..42].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        assert_eq!(learnt(&frame), None);
         assert_eq!(Headers::of_emitted(&[0; 61], false, 0), None);
         assert_eq!(Headers::of_emitted(&[0; 81], true, 0), None);
     }

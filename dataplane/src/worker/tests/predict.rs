@@ -170,3 +170,73 @@ fn a_list_stops_at_its_first_refusal_and_says_how_far_it_came() {
     let none: [&[u8]; 0] = [];
     assert_eq!(net.a.post_send_list(net.qp[0], &wr, &none), (0, None));
 }
+
+#[test]
+fn a_known_flow_is_not_delivered_to_a_queue_pair_in_error() {
+    let mut net = Net::default();
+    let ah = net.ah(AhConfig::new(v4(2)));
+    make_known(&mut net, ah);
+    let wr = SendWr { signaled: false, ..net.wr(ah) };
+    net.post_recv(7, 100);
+    net.b.modify_qp(net.qp[1], QpState::Error).unwrap();
+    net.a.post_send(net.qp[0], &wr, b"payload").unwrap();
+    net.rounds(3);
+    assert_eq!(net.local_drops(LocalDrop::QpState), 1);
+    assert_eq!(net.received().unwrap().status, WcStatus::WorkRequestFlushed);
+    assert!(net.received().is_none());
+}
+
+#[test]
+fn the_senders_short_way_follows_a_peer_that_moves() {
+    let mut net = Net::default();
+    let ah = net.ah(AhConfig::new(v4(2)));
+    make_known(&mut net, ah);
+    let wr = SendWr { signaled: false, ..net.wr(ah) };
+    let destination = |net: &mut Net| {
+        net.a.post_send(net.qp[0], &wr, b"payload").unwrap();
+        net.a.poll(at(5000));
+        let frame = net.b.io_mut(0).unwrap().take().unwrap();
+        let Ok(Frame::Roce(packet)) = frame::parse(&frame) else { panic!() };
+        packet.link.dst()
+    };
+    let before = destination(&mut net);
+    let moved = MacAddr([2, 9, 9, 9, 9, 9]);
+    assert_ne!(before, moved);
+    // What the peer says from its new place.
+    let (IpAddr::V4(a), IpAddr::V4(b)) = (v4(1), v4(2)) else { panic!() };
+    let to = net.a.port_info(0).unwrap().mac;
+    let link = roce_proto::wire::control::Link {
+        src: moved,
+        dst: to,
+        vlans: roce_proto::wire::ethernet::VlanStack::EMPTY,
+    };
+    let mut bytes = [0; 64];
+    let request = roce_proto::wire::arp::Packet::request(moved, b, a);
+    let n = roce_proto::wire::control::arp(&link, &request, &mut bytes).unwrap();
+    assert!(net.b.io_mut(0).unwrap().inject(&bytes[..n]));
+    net.a.poll(at(5001));
+    assert!(net.b.io_mut(0).unwrap().take().is_some(), "the answer");
+    assert_eq!(destination(&mut net), moved);
+}
+
+#[test]
+fn a_reset_forgets_sends_that_have_not_left() {
+    let mut net = Net::new(MemoryConfig { ring: 1, ..MemoryConfig::default() }, |_| {});
+    let ah = net.ah(AhConfig::new(v4(2)));
+    let wr = net.wr(ah);
+    for _ in 0..10 {
+        net.a.post_send(net.qp[0], &wr, b"x").unwrap();
+    }
+    for state in [QpState::Reset, QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend] {
+        net.a.modify_qp(net.qp[0], state).unwrap();
+    }
+    assert_eq!(net.a.outstanding(net.qp[0]), 0);
+    net.rounds(50);
+    assert!(net.sent().is_none(), "no completion of work from before the reset");
+    for _ in 0..64 {
+        while let Err(e) = net.a.post_send(net.qp[0], &wr, b"x") {
+            assert_eq!(e, PostError::PortBusy, "every place of the completion queue is free again");
+            net.rounds(1);
+        }
+    }
+}
