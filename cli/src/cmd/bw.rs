@@ -14,6 +14,7 @@ use crate::traffic::drive::Drive;
 use crate::traffic::session::{Bench, Serve, TestResult, Watch, check_spec};
 use crate::units::{self, Rate};
 use clap::Args;
+use roce_proto::types::Mtu;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::net::IpAddr;
@@ -136,6 +137,12 @@ fn messages_per_second(rate: Rate, size: u64) -> u64 {
 pub fn run(args: &BwArgs, verbosity: u8) -> Result<Exit, Error> {
     let stop = signal::install()?;
     let json_target = args.common.output.json();
+    json_target.check()?;
+    if let Some(host) = &args.common.host {
+        // What no port could do is refused before one is opened.
+        resolve(host, false)?;
+        args.specs(Mtu::B4096.bytes())?;
+    }
     let mut document = Document::new("bw", args);
     let mut out = json_target.text().unbuffered();
     let report = Report { out: &mut out, results: Vec::new(), header: false, progress: Progress::new() };

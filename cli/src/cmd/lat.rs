@@ -13,6 +13,7 @@ use crate::traffic::session::{Bench, TestResult, check_spec};
 use crate::units;
 use clap::Args;
 use hdrhistogram::Histogram;
+use roce_proto::types::Mtu;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -98,6 +99,12 @@ pub fn lat_spec(
 pub fn run(args: &LatArgs, verbosity: u8) -> Result<Exit, Error> {
     let stop = signal::install()?;
     let json_target = args.common.output.json();
+    json_target.check()?;
+    if let Some(host) = &args.common.host {
+        // What no port could do is refused before one is opened.
+        resolve(host, false)?;
+        args.specs(Mtu::B4096.bytes())?;
+    }
     let mut document = Document::new("lat", args);
     let mut out = json_target.text().unbuffered();
     let report = Report { out: &mut out, results: Vec::new(), header: false, progress: Progress::new() };

@@ -32,6 +32,19 @@ impl JsonTarget {
         }
     }
 
+    /// Whether the report can be written at all, asked before the work that it is about.
+    ///
+    /// # Errors
+    /// A folder that no file can be made in.
+    pub fn check(&self) -> Result<(), Error> {
+        match self {
+            // A pipe's reader would take a look for the end.
+            JsonTarget::File(path) if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) => Ok(()),
+            // Made and thrown away: the file itself is only replaced by a whole report.
+            target => Sink::open(target).map(drop),
+        }
+    }
+
     /// Whether JSON takes standard output.
     pub fn is_stdout(&self) -> bool {
         *self == JsonTarget::Stdout

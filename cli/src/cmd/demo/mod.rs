@@ -169,6 +169,7 @@ fn device(role: &str, socket: &str) -> String {
 pub fn run(args: &DemoArgs, verbosity: u8) -> Result<Exit, Error> {
     let stop = signal::install()?;
     let json_target = args.output.json();
+    json_target.check()?;
     let specs = args.specs()?;
     let cores = Cores::choose(args.cores.as_ref(), args.worker)?;
     let socket = format!("spraywire-demo-{}-{:x}", std::process::id(), seed() & 0xffff);

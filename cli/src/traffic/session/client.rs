@@ -258,7 +258,10 @@ fn no_answer<D: Drive>(bench: &mut Bench<D>, host: IpAddr, limit: Duration) -> E
     let resolved = bench.control.route(&mut bench.drive, host).is_ok_and(|(_, ready)| ready);
     let link = bench.drive.with_worker(|w| w.link_up(0)).unwrap_or(false);
     let why = match (link, resolved) {
-        (false, _) => "the link of the port is down: nothing is connected to its other end",
+        (false, _) => {
+            "the link of the port is down: nothing is connected to its other end. Over net_memif, that is also so where the other \
+             side was started with another --mtu"
+        }
         (true, false) => {
             "its address was asked for (ARP or neighbour discovery) without an answer: is the server started, with that \
              --ip, on the same network?"

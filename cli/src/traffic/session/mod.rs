@@ -249,6 +249,12 @@ pub fn check_spec(spec: &TestSpec, mtu: usize) -> Result<(), String> {
     if spec.iters.is_none() == spec.duration_ms.is_none() {
         return Err("a test runs for a number of messages or for a duration".to_owned());
     }
+    if spec.iters == Some(0) {
+        return Err("a test needs at least one message: -n 1 or more".to_owned());
+    }
+    if spec.duration_ms == Some(0) {
+        return Err("a test takes at least a millisecond: -D 1ms or more".to_owned());
+    }
     Ok(())
 }
 
