@@ -51,11 +51,7 @@ impl Idle {
         }
         self.empty = self.empty.saturating_add(1);
         match self.step() {
-            Step::Spin => {
-                for _ in 0..self.empty.min(8) {
-                    std::hint::spin_loop();
-                }
-            }
+            Step::Spin => std::hint::spin_loop(),
             Step::Yield => std::thread::yield_now(),
             Step::Sleep(d) => std::thread::sleep(d),
         }

@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 use std::sync::Arc;
 
-/// Buffers in one parcel at the most: a burst.
+/// Buffers in one parcel at the most: two bursts.
 pub const PARCEL: usize = 64;
 
 /// What a parcel asks for.

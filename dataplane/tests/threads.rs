@@ -3,7 +3,6 @@
 use dataplane::ah::{AhConfig, AhKey, AhState};
 use dataplane::clock::Clock;
 use dataplane::cq::{Completion, WcOpcode, WcStatus};
-use dataplane::idle::IdlePolicy;
 use dataplane::io::memory::{MemoryConfig, MemoryPort};
 use dataplane::qp::{CqKey, GRH_LEN, PostError, QpConfig, QpKey, RecvWr, SendWr};
 use dataplane::thread::{Endpoint, Remains, StartError, ThreadConfig};
@@ -286,11 +285,11 @@ fn a_thread_that_cannot_start_says_why() {
 fn an_idle_worker_thread_sleeps() {
     let (io, _peer) = MemoryPort::pair(&MemoryConfig::default());
     let (w, cq, _) = worker(io, 1);
-    let policy = IdlePolicy::BackOff { spins: 10, yields: 10, max_sleep: Duration::from_millis(1) };
-    let config = ThreadConfig { idle: policy, ..ThreadConfig::default() };
-    let handle: Handle = Endpoint::start(w, vec![cq], &config, Clock::new(), || Ok(())).unwrap();
+    let handle: Handle =
+        Endpoint::start(w, vec![cq], &ThreadConfig::default(), Clock::new(), || Ok(())).unwrap();
     let cpu = || handle.call(|_| rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime)).unwrap();
-    std::thread::sleep(Duration::from_millis(100));
+    // The moment that it takes to go from spinning over yielding to the longest sleeps.
+    std::thread::sleep(Duration::from_millis(500));
     let (before, started) = (cpu(), Instant::now());
     std::thread::sleep(Duration::from_secs(1));
     let (after, elapsed) = (cpu(), started.elapsed());

@@ -14,7 +14,7 @@ use roce_proto::wire::ethernet::MacAddr;
 ///
 /// DPDK's own examples and most drivers are tuned for 32: enough to amortise a call, small enough that a burst of
 /// small frames stays in the first-level cache.
-pub const BURST: usize = 64;
+pub const BURST: usize = 32;
 
 /// One packet buffer, owned. Dropping it gives it back to where it came from.
 pub trait PacketBuf: Send {
