@@ -153,6 +153,9 @@ impl Sending {
     }
 }
 
+/// Messages of at most so many bytes are waited for until they are a burst: larger ones take longer than the wait.
+const SMALL: usize = 512;
+
 /// Leaves the port alone for some microseconds: when it is full, and when it has given less than a burst. The other side has
 /// work to do meanwhile, undisturbed by somebody who looks into its ring all the time, and the next round finds whole bursts.
 /// For throughput only: it is a delay.
@@ -258,7 +261,7 @@ impl Flow {
             busy = true;
             control.take_own(drive, done);
         }
-        if part {
+        if part && self.size <= SMALL {
             leave_alone();
         }
         Ok(busy)
