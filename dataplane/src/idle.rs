@@ -20,8 +20,8 @@ pub enum IdlePolicy {
 
 impl Default for IdlePolicy {
     /// Yields after some tens of empty rounds (a few microseconds), sleeps after about a millisecond of yielding, and
-    /// ends at sleeps of five milliseconds: well below 5 % of a core even for two threads on a virtual machine, where waking up
-    /// costs some 25 µs, at the price of five milliseconds of latency for the first packet after a pause.
+    /// ends at sleeps of five milliseconds: below 5 % of a core, two threads together, which tests hold it to, at the price of
+    /// five milliseconds of latency for the first packet after a pause.
     fn default() -> Self {
         IdlePolicy::BackOff { spins: 64, yields: 2000, max_sleep: Duration::from_millis(5) }
     }
