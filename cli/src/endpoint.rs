@@ -181,23 +181,37 @@ impl Endpoint {
     }
 }
 
-/// Opens the port; a memif client whose server is not there yet tries again until `peer_wait` is over.
+/// Why a memif server that is there may not take a client.
+const REFUSED: &str = "the memif server is there and refuses: it was started with another --mtu, has another secret= or \
+                       id=, or has a client already";
+
+/// Opens the port; a memif client whose server is not there, or not ready, tries again until `peer_wait` is over.
 fn connect(eal: &Eal, port: &DpdkPortConfig, config: &OpenConfig, stop: &Stop) -> Result<DpdkPort, Error> {
+    /// From connecting to the link takes milliseconds, unless the machine is busy.
+    const HANDSHAKE: Duration = Duration::from_secs(1);
     let start = Instant::now();
     let mut said = false;
     loop {
-        match DpdkPort::open(eal, port) {
+        let missing = match DpdkPort::open(eal, port) {
+            Ok(port) if port.port().is_memif_client() => match port.wait_link(HANDSHAKE) {
+                Ok(()) => return Ok(port),
+                // Its server listens before it is ready, and turns away who comes too early; or it refuses for good.
+                Err(e) => e,
+            },
             Ok(port) => return Ok(port),
-            Err(OpenError::Port(PortError::NoPeer { .. })) if start.elapsed() < config.peer_wait => {
-                if !said {
-                    tracing::info!("no memif server yet; trying for {:?}", config.peer_wait);
-                    said = true;
-                }
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            Err(e @ OpenError::Port(PortError::NoPeer { .. })) => return Err(Error::failed(e)),
+            Err(OpenError::Port(e @ PortError::NoPeer { .. })) => e,
             Err(e) => return Err(Error::usage(e)),
+        };
+        if start.elapsed() >= config.peer_wait {
+            let refused = matches!(missing, PortError::LinkDown { .. });
+            let error = Error::failed(missing);
+            return Err(if refused { error.hint(REFUSED) } else { error });
         }
+        if !said {
+            tracing::info!("no memif server yet; trying for {:?}", config.peer_wait);
+            said = true;
+        }
+        std::thread::sleep(Duration::from_millis(100));
         if stop.requested() {
             return Err(Error::interrupted());
         }

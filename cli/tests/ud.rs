@@ -205,6 +205,48 @@ fn a_sender_that_is_first_waits_for_its_receiver() {
     assert_eq!(code, Some(0), "{text}");
 }
 
+/// A memif server listens before it is ready, and turns away who comes in between.
+#[test]
+fn a_sender_that_is_turned_away_tries_again() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    use rustix::net::{accept, bind, listen, socket_with};
+    let program = Program::new();
+    let number = next_socket();
+    let name = format!("spw-ud-{}-{number}", std::process::id());
+    // Not for the children to hold on to.
+    let flags = SocketFlags::CLOEXEC;
+    let server = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    bind(&server, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+    listen(&server, 1).unwrap();
+    let early = program
+        .unprivileged()
+        .args(["ud", "send", "10.0.0.1", "--qpn", "0x10000", "--wait", "40", "--ip", "10.0.0.2"])
+        .args(["--port", &device("client", number)])
+        .spawn()
+        .unwrap();
+    drop(accept(&server).unwrap());
+    drop(server);
+    let receiver = Receiver::start(&program, number, "-t 50 -n 1");
+    ok(&early.wait_with_output().unwrap());
+    let (code, text) = receiver.end();
+    assert_eq!(code, Some(0), "{text}");
+}
+
+#[test]
+fn a_server_that_refuses_is_told_from_none() {
+    let program = Program::new();
+    let socket = next_socket();
+    let _receiver = Receiver::start(&program, socket, "-t 50 -n 1 --mtu 1500");
+    let refused = send(&program, socket, "10.0.0.1 --qpn 0x10000 --wait 1");
+    let error = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{error}");
+    assert!(error.contains("another --mtu") && error.contains("has a client already"), "{error}");
+    let missing = send(&program, next_socket(), "10.0.0.1 --qpn 0x10000 --wait 1");
+    let error = String::from_utf8_lossy(&missing.stderr);
+    assert_eq!(missing.status.code(), Some(1), "{error}");
+    assert!(error.contains("found no memif server") && !error.contains("another --mtu"), "{error}");
+}
+
 #[test]
 fn refusals_name_the_mend() {
     let program = Program::new();

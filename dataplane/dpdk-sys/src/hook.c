@@ -1,6 +1,9 @@
-/* Lets the wrapper see a driver take memory away. See the notes on net_memif in the dpdk crate: that driver unmaps the
- * memory of its rings on DPDK's control thread while others may be polling them, and offers no way to be told. So the one
- * call by which it does so is led through here, in the driver's own table of addresses; nobody else's calls change. */
+/* Stands between net_memif and two calls by which it harms the process. See the notes on that driver in the dpdk crate:
+ * - It unmaps the memory of its rings on DPDK's control thread while others may be polling them, and offers no way to be
+ *   told (munmap).
+ * - If the first message to a peer cannot be sent, because the peer is gone already, it closes a socket that DPDK's
+ *   control thread still watches, and that thread then ends the process (sendmsg).
+ * So these calls are led through here, in the driver's own table of addresses; nobody else's calls change. */
 #define _GNU_SOURCE
 #include <elf.h>
 #include <errno.h>
@@ -8,6 +11,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,6 +29,30 @@ static int unmap(void *addr, size_t len)
 	return (int)syscall(SYS_munmap, addr, len);
 }
 
+/* A message to a peer that is gone counts as sent: the driver then reads the end of the connection, and ends it properly. */
+static ssize_t send_message(int fd, const struct msghdr *message, int flags)
+{
+	/* Not sendmsg, for the same reason as above. */
+	ssize_t sent = syscall(SYS_sendmsg, fd, message, flags | MSG_NOSIGNAL);
+
+	if (sent < 0 && (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN)) {
+		sent = 0;
+		for (size_t i = 0; i < message->msg_iovlen; i++)
+			sent += (ssize_t)message->msg_iov[i].iov_len;
+	}
+	return sent;
+}
+
+static const struct {
+	const char *name;
+	void *ours;
+} calls[] = {
+	{ "munmap", (void *)unmap },
+	{ "sendmsg", (void *)send_message },
+};
+
+#define CALLS (sizeof(calls) / sizeof(calls[0]))
+
 #if defined(__LP64__) && (defined(__x86_64__) || defined(__aarch64__))
 
 #if defined(__x86_64__)
@@ -35,7 +63,7 @@ static int unmap(void *addr, size_t len)
 
 struct search {
 	uintptr_t inside; /* an address within the object that is looked for */
-	int slots;        /* slots that lead to our function now */
+	int slots[CALLS]; /* slots that lead to each of our functions now */
 };
 
 static bool contains(const struct dl_phdr_info *object, uintptr_t address, ElfW(Word) type)
@@ -50,7 +78,7 @@ static bool contains(const struct dl_phdr_info *object, uintptr_t address, ElfW(
 	return false;
 }
 
-static bool replace(const struct dl_phdr_info *object, void **slot)
+static bool replace(const struct dl_phdr_info *object, void **slot, void *ours)
 {
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
 	void *start = (void *)((uintptr_t)slot & ~(page - 1));
@@ -59,7 +87,7 @@ static bool replace(const struct dl_phdr_info *object, void **slot)
 	/* A slot is aligned, so it lies within one page. */
 	if (read_only && mprotect(start, page, PROT_READ | PROT_WRITE) != 0)
 		return false;
-	__atomic_store_n(slot, (void *)unmap, __ATOMIC_RELEASE);
+	__atomic_store_n(slot, ours, __ATOMIC_RELEASE);
 	if (read_only)
 		mprotect(start, page, PROT_READ);
 	return true;
@@ -115,10 +143,12 @@ static int search_object(struct dl_phdr_info *object, size_t size, void *arg)
 			const ElfW(Rela) *rela = &tables[t][i];
 			const ElfW(Sym) *symbol = &symbols[ELF64_R_SYM(rela->r_info)];
 
-			if (IS_FUNCTION_SLOT(ELF64_R_TYPE(rela->r_info)) &&
-			    strcmp(names + symbol->st_name, "munmap") == 0 &&
-			    replace(object, (void **)(object->dlpi_addr + rela->r_offset)))
-				search->slots++;
+			if (!IS_FUNCTION_SLOT(ELF64_R_TYPE(rela->r_info)))
+				continue;
+			for (size_t c = 0; c < CALLS; c++)
+				if (strcmp(names + symbol->st_name, calls[c].name) == 0 &&
+				    replace(object, (void **)(object->dlpi_addr + rela->r_offset), calls[c].ours))
+					search->slots[c]++;
 		}
 	}
 	return 1;
@@ -129,7 +159,10 @@ static int redirect(uintptr_t inside)
 	struct search search = { .inside = inside };
 
 	dl_iterate_phdr(search_object, &search);
-	return search.slots > 0 ? 0 : -ENOENT;
+	for (size_t c = 0; c < CALLS; c++)
+		if (search.slots[c] == 0)
+			return -ENOENT;
+	return 0;
 }
 
 #else
@@ -142,7 +175,7 @@ static int redirect(uintptr_t inside)
 
 #endif
 
-int spw_hook_unmap(uint16_t port, void (*before)(void))
+int spw_guard_memif(uint16_t port, void (*before)(void))
 {
 	if (port >= RTE_MAX_ETHPORTS)
 		return -ENODEV;

@@ -87,9 +87,10 @@ int spw_link_get(uint16_t port, struct spw_link *out);
 /* Name of the bus that a device sits on, for example "vdev" or "pci". */
 const char *spw_bus_name(const struct rte_device *dev);
 
-/* From now on, before is called each time that the driver of a started port is about to unmap memory, on the thread that
- * does it: 0, or a negative errno if the driver's call could not be found. */
-int spw_hook_unmap(uint16_t port, void (*before)(void));
+/* From now on, before is called each time that the memif driver of a started port is about to unmap memory, on the thread
+ * that does it, and a message that finds its receiver gone counts as sent: 0, or a negative errno if the driver's calls
+ * could not be found. */
+int spw_guard_memif(uint16_t port, void (*before)(void));
 
 /* Stops DPDK's control thread for good, between two of its callbacks. Returns when it has stopped: 0, or a negative
  * errno. */

@@ -8,6 +8,10 @@
 //!   begins later leaves the rings alone. Marks cost two plain stores a burst: the expensive half of the ordering is on the
 //!   control thread's side, as `membarrier(2)`.
 //! - Such a port is stopped and removed on the control thread, by [`run`], so that only one of the two does it.
+//!
+//! And one mend: a process that connects to a memif server and is gone before the server's first message made the driver
+//! close a socket that the control thread still watched, upon which that thread aborted the process. [`guard`] lets such a
+//! message pass as sent, so that the driver goes the way of any connection that ends.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
@@ -61,14 +65,14 @@ impl Drop for Mark {
     }
 }
 
-/// Makes the driver of a started port wait for polls before it unmaps memory.
+/// Makes the memif driver of a started port wait for polls before it unmaps memory, and survive peers that hang up early.
 pub(crate) fn guard(port: PortId) {
     static REGISTER: Once = Once::new();
     REGISTER.call_once(|| {
         membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
     });
     // SAFETY: the port is started, and `settle` lives as long as the process.
-    let ret = unsafe { dpdk_sys::spw_hook_unmap(port.index(), Some(settle)) };
+    let ret = unsafe { dpdk_sys::spw_guard_memif(port.index(), Some(settle)) };
     if ret != 0 {
         tracing::warn!(port = %port, error = -ret, "a peer that ends while this port is polled may crash this process");
     }

@@ -43,6 +43,11 @@ pub(crate) fn buffer_size(devargs: &str) -> u32 {
     option(devargs, "bsize").and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_BUFFER)
 }
 
+/// Whether the device is the side that connects, which is memif's default, and not the one that listens.
+pub(crate) fn is_client(devargs: &str) -> bool {
+    is_memif(devargs) && !matches!(option(devargs, "role"), Some("server" | "master"))
+}
+
 /// Completes the arguments of a `net_memif` device for ports of an MTU: adds a buffer size that holds its frames, and a
 /// secret that names this size, so that a peer with another does not connect. What the arguments say already stays, and
 /// with `bsize=` given, no secret is added: to talk to other programs over memif, give `bsize=` on both sides. Other
@@ -76,6 +81,14 @@ mod tests {
         assert_eq!(memif_device(secret, 2023), format!("{secret},bsize=2112"));
         assert_eq!(memif_device("net_ring0", 4200), "net_ring0");
         assert_eq!(memif_device("0000:03:00.0", 4200), "0000:03:00.0");
+    }
+
+    #[test]
+    fn sides() {
+        assert!(is_client("net_memif0") && is_client("net_memif0,id=1,role=client,bsize=2048"));
+        assert!(is_client("net_memif0,role=slave"));
+        assert!(!is_client("net_memif0,role=server,id=0") && !is_client("net_memif0,role=master"));
+        assert!(!is_client("net_ring0,role=client"));
     }
 
     #[test]

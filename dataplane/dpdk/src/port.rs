@@ -73,6 +73,7 @@ pub(crate) struct Started {
     mac: Mac,
     /// See [`crate::control`].
     unmaps: bool,
+    client: bool,
     /// The device receives into these.
     _pools: Vec<Mempool>,
 }
@@ -157,6 +158,7 @@ impl Port {
             mtu,
             mac: info.mac,
             unmaps: info::traits(&info.driver).unmaps,
+            client: memif::is_client(&devargs(eal, &info)),
             _pools: pools.to_vec(),
         });
         let rx = (0..config.rx_queues).map(|queue| RxQueue::new(&started, queue)).collect();
@@ -177,6 +179,13 @@ impl Port {
     /// Its MTU in bytes, as read back from the driver.
     pub fn mtu(&self) -> u16 {
         self.started.mtu
+    }
+
+    /// Whether it is the side of a memif pair that connects. It does so when it starts, and at no other time: a link that
+    /// does not come up by itself within moments, because the server was not ready or refused, needs the port to be
+    /// started again.
+    pub fn is_memif_client(&self) -> bool {
+        self.started.client
     }
 
     /// What is known of it.
@@ -259,12 +268,16 @@ fn check_memif(eal: &Eal, info: &PortInfo, mtu: u16) -> Result<(), PortError> {
     if info.driver != "net_memif" {
         return Ok(());
     }
-    let vdevs = eal.vdevs();
-    // The last of that name: a port may have been detached and attached anew.
-    let devargs = vdevs.iter().rfind(|vdev| vdev.split(',').next() == Some(&info.device));
-    let have = memif::buffer_size(devargs.map_or("", String::as_str));
+    let have = memif::buffer_size(&devargs(eal, info));
     let need = frame_room(mtu);
     if need > have { Err(PortError::MemifBuffer { port: info.id, mtu, need, have }) } else { Ok(()) }
+}
+
+/// The arguments that a device was made with; empty if it was not made by us.
+fn devargs(eal: &Eal, info: &PortInfo) -> String {
+    // The last of that name: a port may have been detached and attached anew.
+    let made = |vdev: &String| vdev.split(',').next() == Some(&info.device);
+    eal.vdevs().into_iter().rfind(made).unwrap_or_default()
 }
 
 fn bring_up(

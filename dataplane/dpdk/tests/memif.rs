@@ -85,6 +85,7 @@ fn drive() {
     assert_eq!(error, PortError::LinkDown { port: port.id(), waited: Duration::from_millis(20) });
 
     sizes(&eal, &pool);
+    rude(&format!("spw-test-{socket}"));
     let copy = common::Copy::new("memif");
     let peer = || copy.unprivileged("two_processes").env(PEER, &socket).spawn().unwrap();
     for _ in 0..15 {
@@ -135,6 +136,20 @@ fn drive() {
     assert!(child.wait().unwrap().success(), "the peer's own checks");
     drop(pool);
     eal.shutdown().unwrap();
+}
+
+/// Whoever connects to the server's socket and hangs up at once, or says something else than memif does, changes nothing.
+fn rude(name: &str) {
+    use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType, connect, send, socket};
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+    for n in 0..300usize {
+        let peer = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        connect(&peer, &address).unwrap();
+        // Lengths around that of a memif message, which is 128 bytes, among them.
+        if n % 3 == 1 {
+            let _ = send(&peer, &vec![n as u8; 1 + n % 200], SendFlags::NOSIGNAL);
+        }
+    }
 }
 
 /// A peer that dies in the middle of traffic takes the link down, and nothing of ours with it.
