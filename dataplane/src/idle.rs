@@ -41,20 +41,24 @@ impl Idle {
         Idle { policy, empty: 0, sleep: Duration::ZERO }
     }
 
-    /// Ends a round: `busy` says whether it found work. Sleeps or yields as the policy says.
+    /// Ends a round: `busy` says whether it found work. Sleeps or yields as the policy says; returns whether it did.
     #[inline]
-    pub fn after_round(&mut self, busy: bool) {
+    pub fn after_round(&mut self, busy: bool) -> bool {
         if busy {
             self.empty = 0;
             self.sleep = Duration::ZERO;
-            return;
+            return false;
         }
         self.empty = self.empty.saturating_add(1);
         match self.step() {
-            Step::Spin => std::hint::spin_loop(),
+            Step::Spin => {
+                std::hint::spin_loop();
+                return false;
+            }
             Step::Yield => std::thread::yield_now(),
             Step::Sleep(d) => std::thread::sleep(d),
         }
+        true
     }
 
     fn step(&mut self) -> Step {
@@ -137,7 +141,8 @@ mod tests {
         assert_eq!(sleeps[0], max / 16);
         assert!(sleeps.windows(2).all(|w| w[0] <= w[1]));
         assert_eq!(*sleeps.last().unwrap(), max);
-        idle.after_round(true);
+        assert!(idle.after_round(false), "it has slept");
+        assert!(!idle.after_round(true));
         idle.empty += 1;
         assert_eq!(idle.step(), Step::Spin);
     }

@@ -5,7 +5,7 @@
 //! between two rounds: [`Endpoint::call`].
 
 use crate::buffer::Buffer;
-use crate::clock::Clock;
+use crate::clock::{Clock, RoundClock};
 use crate::cq::{Completion, Family, WcOpcode, WcStatus};
 use crate::idle::{Idle, IdlePolicy, PinError, pin_current_thread};
 use crate::io::PortIo;
@@ -136,7 +136,7 @@ impl<I: PortIo + 'static, B: Buffer> Endpoint<I, B> {
             shares_core: !matches!(config.idle, IdlePolicy::Spin),
             since_yield: 0,
             stuck_since: None,
-            clock,
+            clock: RoundClock::new(clock),
         };
         let core = config.core;
         let thread = std::thread::Builder::new()
@@ -340,7 +340,7 @@ struct WorkerSide<I: PortIo, B: Buffer> {
     since_yield: usize,
     /// When asked to stop: since when the port has taken nothing of what is left.
     stuck_since: Option<Instant>,
-    clock: Clock,
+    clock: RoundClock,
 }
 
 /// Requests and completions after which a worker that may share its core gives it away, busy or not: the application could
@@ -358,14 +358,16 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
                 call(&mut self.worker);
             }
             let commands = self.take_recvs() + self.take_sends() + self.take_lists();
-            let progress = self.worker.poll(self.clock.now());
+            let progress = self.worker.poll(self.clock.round());
             let completed = self.give_completions();
             let moved = commands + completed + progress.sent > 0;
             if self.stop.load(Ordering::Acquire) && self.may_end(moved) {
                 let flushed = self.flush_requests();
                 return (self.worker, flushed);
             }
-            self.idle.after_round(commands + completed > 0 || progress.any());
+            if self.idle.after_round(commands + completed > 0 || progress.any()) {
+                self.clock.paused();
+            }
             self.since_yield += commands + completed;
             if self.shares_core && self.since_yield >= YIELD_AFTER {
                 self.since_yield = 0;
@@ -383,7 +385,7 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
         if self.held_send.is_none() && self.held_list.is_none() {
             return true;
         }
-        let now = self.clock.now();
+        let now = self.clock.clock().now();
         now.saturating_since(*self.stuck_since.get_or_insert(now)) > STUCK
     }
 

@@ -1,7 +1,7 @@
 //! One way to drive a worker for the benchmarks, whether it is polled inline or runs in a thread of its own.
 
 use dataplane::buffer::Buffer;
-use dataplane::clock::Clock;
+use dataplane::clock::{Clock, RoundClock};
 use dataplane::cq::Completion;
 use dataplane::idle::{Idle, IdlePolicy};
 use dataplane::io::{BURST, PortIo};
@@ -23,8 +23,11 @@ pub trait Drive {
     /// The time.
     fn now(&self) -> Instant;
 
-    /// The time of the last round: costs nothing.
+    /// The time of the last round, or of one not long before: costs nothing.
     fn round_time(&self) -> Instant;
+
+    /// What has been posted sets out now, instead of in the next round.
+    fn depart(&mut self);
 
     /// One round: packets move, or the requests posted so far set out. `busy` says whether the caller found work itself; if
     /// nobody did, it spins, yields or sleeps. Returns whether packets came without filling a burst: the port has no more for
@@ -84,8 +87,7 @@ pub struct Inline<I: PortIo> {
     worker: Worker<I, Buf>,
     data_cq: CqKey,
     control_cq: CqKey,
-    clock: Clock,
-    time: Instant,
+    clock: RoundClock,
     idle: Idle,
 }
 
@@ -93,7 +95,7 @@ impl<I: PortIo> Inline<I> {
     /// Drives `worker`, taking completions from the first of `cqs` before those from the second.
     pub fn new(worker: Worker<I, Buf>, cqs: [CqKey; 2], clock: Clock, idle: IdlePolicy) -> Self {
         let [data_cq, control_cq] = cqs;
-        Inline { worker, data_cq, control_cq, clock, time: clock.now(), idle: Idle::new(idle) }
+        Inline { worker, data_cq, control_cq, clock: RoundClock::new(clock), idle: Idle::new(idle) }
     }
 }
 
@@ -102,19 +104,25 @@ impl<I: PortIo + 'static> Drive for Inline<I> {
 
     #[inline]
     fn now(&self) -> Instant {
-        self.clock.now()
+        self.clock.clock().now()
     }
 
     #[inline]
     fn round_time(&self) -> Instant {
-        self.time
+        self.clock.last()
+    }
+
+    #[inline]
+    fn depart(&mut self) {
+        self.worker.flush();
     }
 
     #[inline]
     fn turn(&mut self, busy: bool) -> bool {
-        self.time = self.clock.now();
-        let progress = self.worker.poll(self.time);
-        self.idle.after_round(busy || progress.any());
+        let progress = self.worker.poll(self.clock.round());
+        if self.idle.after_round(busy || progress.any()) {
+            self.clock.paused();
+        }
         progress.received > 0 && progress.received < BURST
     }
 
@@ -162,11 +170,12 @@ impl<I: PortIo + 'static> Drive for Inline<I> {
         _aside: Qpn,
         take: impl FnMut(&mut Completion<Buf>) -> bool,
     ) -> (bool, bool) {
-        self.time = self.clock.now();
         // What is kept aside has a completion queue of its own.
-        let (progress, consumed) = self.worker.poll_into(self.time, self.data_cq, max, take);
+        let (progress, consumed) = self.worker.poll_into(self.clock.round(), self.data_cq, max, take);
         let any = progress.received + consumed > 0;
-        self.idle.after_round(busy || any || progress.any());
+        if self.idle.after_round(busy || any || progress.any()) {
+            self.clock.paused();
+        }
         (any, progress.received > 0 && progress.received < BURST)
     }
 
@@ -198,8 +207,7 @@ impl<I: PortIo + 'static> Drive for Inline<I> {
 /// A worker in its own thread, behind queues.
 pub struct Threaded<I: PortIo + 'static> {
     endpoint: Endpoint<I, Buf>,
-    clock: Clock,
-    time: Instant,
+    clock: RoundClock,
     idle: Idle,
     /// Completions kept aside.
     kept: VecDeque<Completion<Buf>>,
@@ -214,8 +222,7 @@ impl<I: PortIo> Threaded<I> {
     pub fn new(endpoint: Endpoint<I, Buf>, clock: Clock, idle: IdlePolicy) -> Self {
         Threaded {
             endpoint,
-            clock,
-            time: clock.now(),
+            clock: RoundClock::new(clock),
             idle: Idle::new(idle),
             kept: VecDeque::new(),
             unposted: None,
@@ -259,19 +266,26 @@ impl<I: PortIo + 'static> Drive for Threaded<I> {
 
     #[inline]
     fn now(&self) -> Instant {
-        self.clock.now()
+        self.clock.clock().now()
     }
 
     #[inline]
     fn round_time(&self) -> Instant {
-        self.time
+        self.clock.last()
+    }
+
+    #[inline]
+    fn depart(&mut self) {
+        self.endpoint.flush();
     }
 
     #[inline]
     fn turn(&mut self, busy: bool) -> bool {
-        self.time = self.clock.now();
+        self.clock.round();
         self.endpoint.flush();
-        self.idle.after_round(busy);
+        if self.idle.after_round(busy) {
+            self.clock.paused();
+        }
         false
     }
 

@@ -37,7 +37,7 @@ impl Meter {
         }
     }
 
-    /// `n` events at `now`, which must not go back.
+    /// `n` events at `now`; an earlier time than that of the last event counts as the same.
     #[inline]
     pub fn add(&mut self, n: u64, now: Instant) {
         if n == 0 {
@@ -52,7 +52,7 @@ impl Meter {
         }
         self.current += n;
         self.count += n;
-        self.last = now;
+        self.last = self.last.max(now);
     }
 
     #[cold]

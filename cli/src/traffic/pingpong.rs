@@ -55,40 +55,70 @@ impl Pinger {
         let mut message = post(drive, flow, self.ah, self.peer, message)?;
         self.sent += 1;
         loop {
-            while let Some(done) = drive.complete() {
-                let Some(mut done) = control.take(drive, done) else { continue };
-                match (done.opcode, done.status, done.buf.take()) {
-                    (WcOpcode::Recv, WcStatus::Success, Some(buf)) => {
-                        let now = drive.now();
-                        let payload = buf.get(GRH_LEN..done.byte_len as usize).unwrap_or_default();
-                        // A late answer to an earlier message is not this one's; below 8 bytes nothing tells them apart.
-                        let ours = payload.first_chunk::<8>().is_none_or(|s| *s == sequence);
-                        flow.rx.add(1, now);
-                        flow.recv_again(drive, buf)?;
-                        if ours {
-                            if self.sent > WARM_UP {
-                                let rtt = now.saturating_since(started).as_nanos() as u64;
-                                self.rtt.saturating_record(rtt);
-                            }
-                            self.message = reclaim(drive, control, flow, message)?;
-                            return Ok(());
-                        }
+            let (mut received, mut ours) = (0, false);
+            let turn = turn(drive, control, |payload| {
+                received += 1;
+                // A late answer to an earlier message is not this one's; below 8 bytes nothing tells them apart.
+                ours |= payload.first_chunk::<8>().is_none_or(|s| *s == sequence);
+            })?;
+            message = message.or(turn.returned);
+            if received > 0 {
+                let now = drive.now();
+                flow.rx.add(received, now);
+                if ours {
+                    if self.sent > WARM_UP {
+                        let rtt = now.saturating_since(started).as_nanos() as u64;
+                        self.rtt.saturating_record(rtt);
                     }
-                    (WcOpcode::Send, WcStatus::Success, buf) => message = message.or(buf),
-                    (_, WcStatus::WorkRequestFlushed, _) => {}
-                    (opcode, status, _) => {
-                        return Err(Error::failed(format_args!(
-                            "a work request ({opcode:?}) completed with {status:?}"
-                        )));
-                    }
+                    self.message = reclaim(drive, control, flow, message)?;
+                    return Ok(());
                 }
             }
-            drive.turn(false);
-            if drive.now().saturating_since(started) > LOST_AFTER {
+            if drive.round_time().saturating_since(started) > LOST_AFTER {
                 self.lost += 1;
                 self.message = reclaim(drive, control, flow, message)?;
                 return Ok(());
             }
+        }
+    }
+}
+
+/// What one round brought beside messages.
+struct Turn {
+    busy: bool,
+    /// A message's memory that the worker is done with.
+    returned: Option<Buf>,
+}
+
+/// One round; `take` gets the payload of every message that came.
+#[inline(always)]
+fn turn<D: Drive>(drive: &mut D, control: &mut Control, mut take: impl FnMut(&[u8])) -> Result<Turn, Error> {
+    /// There is one message in flight; more are late ones.
+    const AT_ONCE: usize = 8;
+    let (mut returned, mut bad) = (None, None);
+    let (busy, _) = drive.turn_into(false, AT_ONCE, control.qpn(), |done| match (done.opcode, done.status) {
+        (WcOpcode::Recv, WcStatus::Success) => {
+            let bytes = done.buf.as_deref().and_then(|buf| buf.get(GRH_LEN..done.byte_len as usize));
+            take(bytes.unwrap_or_default());
+            true
+        }
+        (WcOpcode::Send, WcStatus::Success) => {
+            returned = done.buf.take();
+            false
+        }
+        (_, WcStatus::WorkRequestFlushed) => false,
+        other => {
+            bad = Some(other);
+            false
+        }
+    });
+    while let Some(done) = drive.aside() {
+        control.take_own(drive, done);
+    }
+    match bad {
+        None => Ok(Turn { busy, returned }),
+        Some((opcode, status)) => {
+            Err(Error::failed(format_args!("a work request ({opcode:?}) completed with {status:?}")))
         }
     }
 }
@@ -100,6 +130,9 @@ fn reclaim<D: Drive>(
     flow: &mut Flow,
     mut message: Option<Buf>,
 ) -> Result<Buf, Error> {
+    if let Some(message) = message {
+        return Ok(message);
+    }
     let deadline = drive.now() + 10 * LOST_AFTER;
     loop {
         if let Some(message) = message {
@@ -134,18 +167,19 @@ fn post<D: Drive>(
     let wr =
         SendWr { wr_id: 0, ah, dst_qpn: peer, qkey: DATA_QKEY, imm: None, solicited: false, signaled: false };
     let len = message.len();
-    let deadline = drive.now() + 10 * LOST_AFTER;
+    let mut deadline = None;
     let mut message = message;
     loop {
         match drive.send(flow.qps.keys[0], &wr, len, message) {
             Ok(back) => {
-                drive.turn(true);
+                drive.depart();
                 return Ok(back);
             }
             Err((e, back)) if e.is_back_pressure() => {
                 message = back;
                 drive.turn(false);
-                if drive.now() > deadline {
+                let now = drive.now();
+                if now > *deadline.get_or_insert(now + 10 * LOST_AFTER) {
                     return Err(Error::failed(format_args!("the port takes no packets: {e}"))
                         .hint("is the other side still there, and the link up?"));
                 }
@@ -163,12 +197,15 @@ pub struct Echo {
     peer: Qpn,
     /// Memory to answer from.
     free: Vec<Buf>,
+    /// The first bytes of messages to be answered, which tell them apart.
+    heads: Vec<[u8; 8]>,
 }
 
 impl Echo {
     /// Prepares answers of `size` bytes to `peer`.
     pub fn new(ah: AhKey, peer: Qpn, size: usize) -> Echo {
-        Echo { answered: 0, ah, peer, free: (0..4).map(|_| vec![0; size].into_boxed_slice()).collect() }
+        let free = (0..4).map(|_| vec![0; size].into_boxed_slice()).collect();
+        Echo { answered: 0, ah, peer, free, heads: Vec::new() }
     }
 
     /// One round; returns whether there was anything to do.
@@ -178,34 +215,25 @@ impl Echo {
         flow: &mut Flow,
         control: &mut Control,
     ) -> Result<bool, Error> {
-        let mut busy = false;
-        while let Some(done) = drive.complete() {
-            busy = true;
-            let Some(mut done) = control.take(drive, done) else { continue };
-            match (done.opcode, done.status, done.buf.take()) {
-                (WcOpcode::Recv, WcStatus::Success, Some(buf)) => {
-                    let now = drive.now();
-                    flow.rx.add(1, now);
-                    let payload = buf.get(GRH_LEN..done.byte_len as usize).unwrap_or_default();
-                    // With every answer still on its way there is nothing to answer from: as good as lost.
-                    if let Some(mut answer) = self.free.pop() {
-                        let n = payload.len().min(8).min(answer.len());
-                        answer[..n].copy_from_slice(&payload[..n]);
-                        self.free.extend(post(drive, flow, self.ah, self.peer, answer)?);
-                        self.answered += 1;
-                    }
-                    flow.recv_again(drive, buf)?;
-                }
-                (WcOpcode::Send, WcStatus::Success, buf) => self.free.extend(buf),
-                (_, WcStatus::WorkRequestFlushed, _) => {}
-                (opcode, status, _) => {
-                    return Err(Error::failed(format_args!(
-                        "a work request ({opcode:?}) completed with {status:?}"
-                    )));
-                }
+        let heads = &mut self.heads;
+        let turn = turn(drive, control, |payload| {
+            let mut head = [0; 8];
+            let n = payload.len().min(head.len());
+            head[..n].copy_from_slice(&payload[..n]);
+            heads.push(head);
+        })?;
+        self.free.extend(turn.returned);
+        let received = self.heads.len() as u64;
+        while let Some(head) = self.heads.pop() {
+            // With every answer still on its way there is nothing to answer from: as good as lost.
+            if let Some(mut answer) = self.free.pop() {
+                let n = head.len().min(answer.len());
+                answer[..n].copy_from_slice(&head[..n]);
+                self.free.extend(post(drive, flow, self.ah, self.peer, answer)?);
+                self.answered += 1;
             }
         }
-        drive.turn(busy);
-        Ok(busy)
+        flow.rx.add(received, drive.round_time());
+        Ok(turn.busy)
     }
 }

@@ -35,6 +35,9 @@ const STALL: Duration = Duration::from_secs(1);
 const PING_EVERY: Duration = Duration::from_millis(500);
 /// Rounds between two looks at the clock, the control messages and the signals.
 const ROUNDS_PER_LOOK: u32 = 64;
+/// The same when nothing happens: then a round takes up to five milliseconds (see `IdlePolicy`), which must not keep a signal
+/// or a reply waiting.
+const IDLE_ROUNDS_PER_LOOK: u32 = 8;
 /// Places of the completion queue for data; bounds the sum of the depths of a test.
 pub const MAX_OUTSTANDING: usize = 65_536;
 
@@ -198,10 +201,15 @@ impl<D: Drive> Bench<D> {
         Ok(())
     }
 
-    /// True once in a while, and whenever there was nothing to do.
+    /// True once in a while, and more often when there is nothing to do, but not every time: who waits for the next message
+    /// should find it at once.
     fn time_to_look(&mut self, busy: bool) -> bool {
-        self.rounds = self.rounds.wrapping_add(1);
-        !busy || self.rounds.is_multiple_of(ROUNDS_PER_LOOK)
+        self.rounds += if busy { 1 } else { ROUNDS_PER_LOOK / IDLE_ROUNDS_PER_LOOK };
+        let look = self.rounds >= ROUNDS_PER_LOOK;
+        if look {
+            self.rounds = 0;
+        }
+        look
     }
 
     fn all_taken(&mut self, flow: &Flow) -> Result<bool, Error> {
