@@ -4,7 +4,7 @@ use dataplane::buffer::Buffer;
 use dataplane::clock::{Clock, RoundClock};
 use dataplane::cq::Completion;
 use dataplane::idle::{Idle, IdlePolicy};
-use dataplane::io::{BURST, PortIo};
+use dataplane::io::PortIo;
 use dataplane::qp::{CqKey, PostError, QpKey, RecvWr, SendWr};
 use dataplane::thread::{Endpoint, Stopped};
 use dataplane::worker::Worker;
@@ -123,7 +123,7 @@ impl<I: PortIo + 'static> Drive for Inline<I> {
         if self.idle.after_round(busy || progress.any()) {
             self.clock.paused();
         }
-        progress.received > 0 && progress.received < BURST
+        progress.drained
     }
 
     #[inline]
@@ -176,7 +176,7 @@ impl<I: PortIo + 'static> Drive for Inline<I> {
         if self.idle.after_round(busy || any || progress.any()) {
             self.clock.paused();
         }
-        (any, progress.received > 0 && progress.received < BURST)
+        (any, progress.drained)
     }
 
     #[inline]

@@ -45,7 +45,14 @@ impl RxQueue {
     /// steps of up to 32, so an empty burst of 32 or 64 serves best.
     #[inline]
     pub fn rx_burst<const N: usize>(&mut self, burst: &mut Burst<N>) -> usize {
+        self.rx_burst_of(burst, N)
+    }
+
+    /// The same for at most `max` packets.
+    #[inline]
+    pub fn rx_burst_of<const N: usize>(&mut self, burst: &mut Burst<N>, max: usize) -> usize {
         let (slots, room) = burst.spare();
+        let room = room.min(max);
         // SAFETY: the port is started as long as this queue exists, the queue was set up and nobody else polls it;
         // `slots` has `room` entries, which fit 16 bits.
         let poll = || unsafe { dpdk_sys::spw_rx_burst(self.port, self.queue, slots, room as u16) } as usize;

@@ -161,8 +161,8 @@ impl PortIo for DpdkPort {
     }
 
     #[inline]
-    fn rx_burst(&mut self, burst: &mut Burst<BURST>) -> usize {
-        self.rx.rx_burst(burst)
+    fn rx_burst(&mut self, burst: &mut Burst<BURST>, max: usize) -> usize {
+        self.rx.rx_burst_of(burst, max)
     }
 
     #[inline]

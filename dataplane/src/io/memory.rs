@@ -171,9 +171,9 @@ impl PortIo for MemoryPort {
         &self.info
     }
 
-    fn rx_burst(&mut self, burst: &mut MemoryBurst) -> usize {
+    fn rx_burst(&mut self, burst: &mut MemoryBurst, max: usize) -> usize {
         let mut n = 0;
-        while !burst.0.is_full() {
+        while n < max && !burst.0.is_full() {
             let Some(buf) = self.rx.pop() else { break };
             self.stats.rx_packets += 1;
             self.stats.rx_bytes += buf.len as u64;
@@ -284,7 +284,7 @@ mod tests {
         let (mut a, mut b) = small();
         assert!(b.inject(&[1, 2, 3]));
         let mut burst = MemoryBurst::default();
-        assert_eq!(a.rx_burst(&mut burst), 1);
+        assert_eq!(a.rx_burst(&mut burst, BURST), 1);
         drop(b);
         assert_eq!(burst.get(0).unwrap().bytes(), [1, 2, 3]);
         burst.clear();

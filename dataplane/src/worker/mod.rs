@@ -68,6 +68,8 @@ pub struct Progress {
     pub received: usize,
     /// Packets that the driver took.
     pub sent: usize,
+    /// Packets came, and fewer than were asked for: no more wait at the ports.
+    pub drained: bool,
 }
 
 impl Progress {
@@ -165,7 +167,9 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     fn round(&mut self, now: Instant, sink: &mut impl rx::Sink<B>) -> Progress {
         let mut progress = Progress::default();
         for index in 0..self.ports.len() {
-            progress.received += self.receive(index, sink);
+            let (received, asked) = self.receive(index, sink);
+            progress.received += received;
+            progress.drained |= received > 0 && received < asked;
             self.neighbour_timers(index, now);
             progress.sent += self.transmit(index);
         }

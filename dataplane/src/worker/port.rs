@@ -5,7 +5,7 @@ use super::{WorkerConfig, WorkerError, is_unicast};
 use crate::ah::AhError;
 use crate::capture::Capture;
 use crate::counters::Counters;
-use crate::io::{BURST, PortIo};
+use crate::io::{BURST, PacketBurst, PortIo, burst_of};
 use crate::neighbour::NeighbourTable;
 use crate::qp::{CqKey, QpKey};
 use crate::ring::Ring;
@@ -132,6 +132,11 @@ pub(crate) struct Port<I: PortIo, B> {
     pub io: I,
     pub rx: I::Burst,
     pub tx: I::Burst,
+    /// Packets to ask for: as many of the length of the last as make a good burst.
+    pub rx_limit: usize,
+    /// Packets in `tx` that make a good burst, and the length of frames for which that is so.
+    tx_limit: usize,
+    tx_frame_len: usize,
     /// What the packets in `tx` are.
     pub runs: TxRuns<B>,
     pub local: Local,
@@ -178,12 +183,31 @@ impl<I: PortIo, B> Port<I, B> {
             io,
             rx: I::Burst::default(),
             tx: I::Burst::default(),
+            rx_limit: BURST,
+            tx_limit: BURST,
+            tx_frame_len: 0,
             runs: Ring::new(BURST),
             local,
             known: Known::new(),
             capture: None,
             scratch: vec![0; mtu + ethernet::Header::MAX_LEN].into_boxed_slice(),
         })
+    }
+
+    /// Whether the packets about to leave make a burst: they are to be offered to the port before more are built.
+    #[inline]
+    pub fn tx_is_full(&self) -> bool {
+        self.tx.len() >= self.tx_limit
+    }
+
+    /// Frames of that length come next: how many more make a burst.
+    #[inline]
+    pub fn tx_room(&mut self, frame_len: usize) -> usize {
+        if frame_len != self.tx_frame_len {
+            self.tx_frame_len = frame_len;
+            self.tx_limit = burst_of(frame_len);
+        }
+        self.tx_limit.saturating_sub(self.tx.len())
     }
 
     /// Packets about to leave no longer belong to a queue pair.

@@ -6,20 +6,21 @@ use super::{Worker, control};
 use crate::buffer::Buffer;
 use crate::counters::{Counters, DropReason, LocalDrop};
 use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
-use crate::io::{BURST, PacketBuf, PacketBurst, PortIo};
+use crate::io::{BURST, PacketBuf, PacketBurst, PortIo, burst_of};
 use crate::qp::{CqKey, GRH_LEN, Qp, QpKey, QpState, RecvWr};
 use roce_proto::types::Qpn;
 use roce_proto::wire::frame::{self, Frame, Ip, Packet};
 use roce_proto::wire::predict::Headers;
 
 impl<I: PortIo, B: Buffer> Worker<I, B> {
-    /// Receives one burst on port `index`; returns the packets that came.
+    /// Receives one burst on port `index`; returns the packets that came, and how many were asked for.
     #[inline]
-    pub(super) fn receive(&mut self, index: usize, sink: &mut impl Sink<B>) -> usize {
-        let Some(port) = self.ports.get_mut(index) else { return 0 };
-        let received = port.io.rx_burst(&mut port.rx);
+    pub(super) fn receive(&mut self, index: usize, sink: &mut impl Sink<B>) -> (usize, usize) {
+        let Some(port) = self.ports.get_mut(index) else { return (0, 0) };
+        let asked = port.rx_limit;
+        let received = port.io.rx_burst(&mut port.rx, asked);
         if received == 0 {
-            return 0;
+            return (0, asked);
         }
         let mut tally = Tally::default();
         let mut at = 0;
@@ -40,12 +41,13 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             }
         }
         port.rx.clear();
+        port.rx_limit = burst_of(tally.bytes as usize / received);
         let counters = &mut port.local.counters;
         counters.rx_packets += received as u64;
         counters.rx_bytes += tally.bytes;
         counters.delivered += tally.delivered;
         counters.delivered_bytes += tally.delivered_bytes;
-        received
+        (received, asked)
     }
 }
 

@@ -5,7 +5,7 @@ use super::{Progress, Worker};
 use crate::ah::Ah;
 use crate::buffer::Buffer;
 use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
-use crate::io::{BURST, PacketBuf, PacketBurst, PortIo};
+use crate::io::{PacketBuf, PacketBurst, PortIo};
 use crate::qp::{CqKey, LastSent, PostError, Qp, QpKey, QpState, SendWr};
 use roce_proto::types::Qpn;
 use roce_proto::wire::predict::Headers;
@@ -89,7 +89,8 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             return 0;
         }
         let (at, len, frame_len) = (last.headers.len(), last.headers.payload_len(), last.headers.frame_len());
-        let room = (qp.send_depth - qp.outstanding).min((BURST - port.tx.len()) as u32) as usize;
+        let room = port.tx_room(frame_len);
+        let room = (qp.send_depth - qp.outstanding).min(room as u32) as usize;
         let mut psn = qp.psn;
         let mut built = 0;
         for payload in payloads.iter().take(room).map(bytes) {
@@ -167,7 +168,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         if wr.signaled && !cq.has_room() {
             return Err(PostError::CqFull);
         }
-        if port.tx.is_full() {
+        if port.tx_is_full() {
             // Settled at the next poll: here the borrow of the queue pair stands in the way, and a driver that just
             // refused would refuse again.
             port.local.counters.tx_busy += 1;
@@ -196,6 +197,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         port.tx.push(buf).map_err(|_| PostError::PortBusy)?;
         qp.psn = qp.psn.next();
         qp.outstanding += 1;
+        port.tx_room(frame_len);
         if wr.signaled {
             cq.reserve();
         }
@@ -211,7 +213,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
 
     #[inline]
     fn transmit_if_full(&mut self, index: usize) {
-        if self.ports.get(index).is_some_and(|p| p.tx.is_full()) {
+        if self.ports.get(index).is_some_and(|p| p.tx_is_full()) {
             self.transmit(index);
         }
     }
@@ -228,7 +230,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     /// Hands everything that waits to the ports now instead of at the next poll. Returns what they took.
     pub fn flush(&mut self) -> Progress {
         let sent = (0..self.ports.len()).map(|i| self.transmit(i)).sum();
-        Progress { received: 0, sent }
+        Progress { sent, ..Progress::default() }
     }
 }
 

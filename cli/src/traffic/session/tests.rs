@@ -44,12 +44,12 @@ impl PortIo for Lossy {
         self.port.info()
     }
 
-    fn rx_burst(&mut self, burst: &mut MemoryBurst) -> usize {
+    fn rx_burst(&mut self, burst: &mut MemoryBurst, max: usize) -> usize {
         if self.every > 0 && self.since + 1 >= self.every && self.port.take().is_some() {
             self.since = 0;
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
-        let n = self.port.rx_burst(burst);
+        let n = self.port.rx_burst(burst, max);
         self.since += n;
         n
     }
