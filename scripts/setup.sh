@@ -44,7 +44,8 @@ needs_test() {
 	want python3 have python3 # the independent ICRC checker
 	want tshark have tshark   # the independent decoder
 	want util-linux have setpriv
-	want iproute2 have ip
+	want iproute2 have ip # links and namespaces
+	want iputils-ping have ping
 	want git have git
 }
 needs_bench() {

@@ -1,0 +1,76 @@
+//! Running the program in namespaces.
+
+use serde_json::Value;
+use std::time::Duration;
+use testbed_net::{Ended, Namespace, Process};
+
+/// No process of these tests takes longer for a step.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// An end of a network: a namespace, the port in it, and the addresses of that port.
+pub struct Side<'a> {
+    pub namespace: &'a Namespace,
+    pub port: &'a str,
+    pub ips: &'a [&'a str],
+}
+
+impl Side<'_> {
+    /// Starts `spraywire TEST REST` on this side; `args` is the test's name and what comes behind the port.
+    pub fn start(&self, args: &str) -> Process {
+        let mut words = args.split_whitespace();
+        let mut command = self.namespace.command(env!("CARGO_BIN_EXE_spraywire"));
+        // `ud send` and `ud recv` are two words.
+        let test = words.next().unwrap();
+        command.arg(test).args((test == "ud").then(|| words.next().unwrap()));
+        command.args(["--port", self.port]);
+        command.args(self.ips.iter().flat_map(|ip| ["--ip", ip]));
+        command.args(words).env_remove("RUST_LOG");
+        Process::start(&mut command)
+    }
+
+    /// Starts `ud recv` and waits until it is ready.
+    pub fn receiver(&self, args: &str) -> Process {
+        let mut process = self.start(&format!("ud recv {args}"));
+        process.wait_for("READY", LIMIT);
+        process
+    }
+
+    /// Starts `bw` or `lat` as a server and waits until it is ready.
+    pub fn server(&self, args: &str) -> Process {
+        let mut process = self.start(args);
+        process.wait_for("waiting for a client", LIMIT);
+        process
+    }
+
+    /// Runs to the end.
+    pub fn run(&self, args: &str) -> Ended {
+        self.start(args).end(LIMIT)
+    }
+}
+
+pub fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// Sends `count` messages of `size` bytes with every byte checked, to the first address of each family that `to` has.
+pub fn messages_arrive(from: &Side, to: &Side, size: usize, count: usize) {
+    for ip in to.ips {
+        let recv = to.receiver(&format!("-t 50 -n {count} --verify incr --qpn 0x123456"));
+        let ip = ip.split('/').next().unwrap();
+        let sent = from
+            .run(&format!("ud send {ip} --qpn 0x123456 -s {size} -n {count} --rate 2kpps --linger 200ms"));
+        assert!(sent.ok().starts_with(&format!("{count} messages of {size} bytes sent to {ip} ")));
+        let text = recv.end(LIMIT).ok();
+        let sum = format!("{count} messages received, {} bytes, 0 not as expected\n", size * count);
+        assert!(text.ends_with(&sum), "{text}");
+    }
+}
+
+/// Runs `bw` with `args` from one side to the other and returns the client's only result.
+pub fn bw(from: &Side, to: &Side, args: &str) -> Value {
+    let server = to.server("bw");
+    let ip = to.ips[0].split('/').next().unwrap();
+    let text = from.run(&format!("bw {ip} --json {args}")).ok();
+    server.end(LIMIT).ok();
+    json(&text)["results"][0].take()
+}
