@@ -51,9 +51,15 @@ pub enum Command {
     #[cfg(feature = "dpdk")]
     #[command(subcommand)]
     Ud(cmd::ud::UdCommand),
+    /// Show what could be a port here: NICs, interfaces, drivers, and what an opened port can do
+    #[cfg(feature = "dpdk")]
+    Ports(cmd::ports::PortsArgs),
+    /// Look for what stands in the way on this machine, each finding with its mend
+    #[cfg(feature = "dpdk")]
+    Doctor(cmd::doctor::DoctorArgs),
     /// Needs DPDK, which this build does not have
     #[cfg(not(feature = "dpdk"))]
-    #[command(visible_aliases = ["bw", "lat", "ud"])]
+    #[command(visible_aliases = ["bw", "lat", "ud", "ports", "doctor"])]
     Demo(NoDpdk),
     /// Decode the RoCEv2 packets of capture files and check the ICRC of each
     Inspect(cmd::inspect::InspectArgs),
@@ -99,8 +105,12 @@ fn run(cli: &Cli) -> Result<Exit, Error> {
         Command::Lat(args) => cmd::lat::run(args, cli.verbose),
         #[cfg(feature = "dpdk")]
         Command::Ud(command) => cmd::ud::run(command, cli.verbose),
+        #[cfg(feature = "dpdk")]
+        Command::Ports(args) => cmd::ports::run(args, cli.verbose),
+        #[cfg(feature = "dpdk")]
+        Command::Doctor(args) => cmd::doctor::run(args, cli.verbose),
         #[cfg(not(feature = "dpdk"))]
-        Command::Demo(_) => Err(Error::usage("demo, bw, lat and ud need DPDK, which this build does not have").hint(
+        Command::Demo(_) => Err(Error::usage("demo, bw, lat, ud, ports and doctor need DPDK, which this build does not have").hint(
             "install it (Debian, Ubuntu: apt install libdpdk-dev libclang-dev pkg-config gcc) and build with the default \
              features: cargo build --release -p spraywire",
         )),

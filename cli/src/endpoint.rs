@@ -116,8 +116,7 @@ impl Endpoint {
             None => None,
         };
         let _opening = Opening::begin();
-        let eal = Eal::init(&plan.eal(args, config.verbosity)).map_err(|e| refusal(e, args))?;
-        tracing::info!("{} started with {}", Eal::version(), eal.args()[1..].join(" "));
+        let eal = plan.start(args, config.verbosity)?;
         let mut port_config = DpdkPortConfig::new(&plan.selector);
         port_config.mtu = plan.mtu;
         let port = connect(&eal, &port_config, config, stop)?;
@@ -179,6 +178,17 @@ impl Endpoint {
         worker.set_capture(self.capture.clone());
         Ok((worker, Environment { eal: self.eal, capture: self.capture }))
     }
+}
+
+/// Starts DPDK with the devices of the arguments attached and no port started, to look at what there is. Once per process.
+///
+/// # Errors
+/// Whatever DPDK or the driver does not allow, with what to do about it.
+pub fn look(args: &EndpointArgs, role: Role, verbosity: u8) -> Result<(Eal, String), Error> {
+    let plan = Plan::of(args, role);
+    let _opening = Opening::begin();
+    let eal = plan.start(args, verbosity)?;
+    Ok((eal, plan.selector))
 }
 
 /// Why a memif server that is there may not take a client.
@@ -320,6 +330,12 @@ impl Plan {
             PortSpec::Existing(_) => {}
         }
         plan
+    }
+
+    fn start(&self, args: &EndpointArgs, verbosity: u8) -> Result<Eal, Error> {
+        let eal = Eal::init(&self.eal(args, verbosity)).map_err(|e| refusal(e, args))?;
+        tracing::info!("{} started with {}", Eal::version(), eal.args()[1..].join(" "));
+        Ok(eal)
     }
 
     fn eal(&self, args: &EndpointArgs, verbosity: u8) -> EalConfig {

@@ -69,6 +69,16 @@ impl Error {
         self
     }
 
+    /// What went wrong, without the program's name.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The hint.
+    pub fn what_to_do(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
     /// Says it on standard error: `spraywire: error: …`, and the hint on a line of its own.
     pub fn print(&self) {
         use std::io::Write;

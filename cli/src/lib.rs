@@ -4,6 +4,7 @@
 //!   written;
 //! - [`cmd`]: the subcommands, each a clap struct and a function that returns an error instead of exiting;
 //! - [`report`]: results on standard output, for people and as JSON; [`logging`] is what goes to standard error;
+//! - [`host`]: what the machine tells of itself, for `ports` and `doctor`;
 //! - [`capture`]: capture files, read with distrust.
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ pub mod cmd;
 #[cfg(feature = "dpdk")]
 pub mod endpoint;
 pub mod error;
+pub mod host;
 pub mod logging;
 pub mod rendezvous;
 pub mod report;

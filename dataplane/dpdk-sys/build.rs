@@ -40,6 +40,8 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_promiscuous_enable",
     "rte_eth_promiscuous_get",
     "rte_eth_allmulticast_enable",
+    "rte_eth_dev_rx_offload_name",
+    "rte_eth_dev_tx_offload_name",
     "rte_eth_stats_get",
     "rte_eth_stats_reset",
     "rte_eth_xstats_get",

@@ -4,10 +4,14 @@
 pub mod bw;
 #[cfg(feature = "dpdk")]
 pub mod demo;
+#[cfg(feature = "dpdk")]
+pub mod doctor;
 pub mod inspect;
 #[cfg(feature = "dpdk")]
 pub mod lat;
 #[cfg(feature = "dpdk")]
 pub mod measure;
+#[cfg(feature = "dpdk")]
+pub mod ports;
 #[cfg(feature = "dpdk")]
 pub mod ud;

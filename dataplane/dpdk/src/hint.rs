@@ -12,6 +12,33 @@ const CAP_NET_ADMIN: (u32, &str) = (12, "CAP_NET_ADMIN");
 const CAP_NET_RAW: (u32, &str) = (13, "CAP_NET_RAW");
 const CAP_BPF: (u32, &str) = (39, "CAP_BPF");
 
+/// What a device needs from the system, beyond DPDK itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// Capabilities of the process: their bits and names, as in capabilities(7).
+    pub capabilities: &'static [(u32, &'static str)],
+    /// Files that must be open to reading and writing.
+    pub files: &'static [&'static str],
+}
+
+impl Needs {
+    /// What a device in DPDK's syntax needs, as far as it is known: `net_tap0,iface=dtap0`, a driver's name alone, or a PCI
+    /// address.
+    pub fn of(devargs: &str) -> Needs {
+        let (capabilities, files) = needs(driver_of(devargs));
+        Needs { capabilities, files }
+    }
+
+    /// The names of the capabilities that are not among `effective`, a mask as in `/proc/self/status`.
+    pub fn missing(&self, effective: u64) -> Vec<&'static str> {
+        self.capabilities
+            .iter()
+            .filter(|(bit, _)| effective & (1 << bit) == 0)
+            .map(|(_, name)| *name)
+            .collect()
+    }
+}
+
 /// What a driver needs from the system.
 fn needs(driver: &str) -> (&'static [(u32, &'static str)], &'static [&'static str]) {
     match driver {
@@ -58,10 +85,9 @@ pub(crate) fn start(huge: bool) -> String {
 
 fn advice(devargs: &str, caps: u64, usable: &dyn Fn(&str) -> bool, driver_dir: Option<&Path>) -> String {
     let driver = driver_of(devargs);
-    let (capabilities, files) = needs(driver);
-    let missing: Vec<&str> =
-        capabilities.iter().filter(|(bit, _)| caps & (1 << bit) == 0).map(|(_, name)| *name).collect();
-    let closed: Vec<&str> = files.iter().filter(|file| !usable(file)).copied().collect();
+    let needs = Needs::of(devargs);
+    let missing = needs.missing(caps);
+    let closed: Vec<&str> = needs.files.iter().filter(|file| !usable(file)).copied().collect();
     if !missing.is_empty() {
         let list = missing.join(" and ");
         return format!(

@@ -99,6 +99,10 @@ pub struct PortInfo {
     pub socket: Option<u32>,
     /// Packet types that the device can spread over receive queues, as `RTE_ETH_RSS_*` bits; 0: it cannot.
     pub rss: u64,
+    /// What the device can do with packets that it receives, as `RTE_ETH_RX_OFFLOAD_*` bits.
+    pub rx_offloads: u64,
+    /// What the device can do with packets that it sends, as `RTE_ETH_TX_OFFLOAD_*` bits.
+    pub tx_offloads: u64,
     /// Whether a received frame can be spread over several mbufs.
     pub scatter: bool,
     /// Whether chained mbufs can be sent. To others, only contiguous ones may be given.
@@ -229,6 +233,8 @@ pub(crate) fn read(id: PortId) -> Result<PortInfo, PortError> {
         max_tx_queues: raw.max_tx_queues,
         socket: u32::try_from(socket).ok(),
         rss: raw.flow_type_rss_offloads,
+        rx_offloads: raw.rx_offload_capa,
+        tx_offloads: raw.tx_offload_capa,
         scatter: traits.chains || raw.rx_offload_capa & scatter_bit != 0,
         multi_segments: !traits.breaks_chains && raw.tx_offload_capa & segments_bit != 0,
         link: link(id).ok(),

@@ -15,6 +15,7 @@
 
 mod args;
 mod burst;
+mod capability;
 mod control;
 mod eal;
 mod error;
@@ -32,6 +33,7 @@ pub use args::{EalConfig, HugePages};
 pub use burst::{Burst, Drain};
 pub use eal::{Eal, ThreadGuard};
 pub use error::{EalError, MempoolError, PortError};
+pub use hint::Needs;
 pub use info::{Link, Mac, PortId, PortInfo};
 pub use log::{LogLevel, route_log};
 pub use mbuf::{Mbuf, Segments};
