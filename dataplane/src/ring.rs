@@ -75,6 +75,31 @@ impl<T> Ring<T> {
         item
     }
 
+    /// Takes the oldest item and hands it to `handle`; what that returns becomes the newest. Returns false if there was none.
+    ///
+    /// In a full queue the oldest and the newest place are the same, and nothing moves.
+    #[inline(always)]
+    pub fn cycle(&mut self, handle: impl FnOnce(T) -> Option<T>) -> bool {
+        let mask = self.slots.len() - 1;
+        let (from, to) = (self.head & mask, self.tail & mask);
+        if self.is_empty() {
+            return false;
+        }
+        let Some(slot) = self.slots.get_mut(from) else { return false };
+        let Some(item) = slot.take() else { return false };
+        self.head = self.head.wrapping_add(1);
+        if let Some(item) = handle(item) {
+            self.tail = self.tail.wrapping_add(1);
+            if from == to {
+                // The place is free: there is nothing to drop, and no need to look.
+                std::mem::forget(slot.replace(item));
+            } else if let Some(slot) = self.slots.get_mut(to) {
+                std::mem::forget(slot.replace(item));
+            }
+        }
+        true
+    }
+
     /// The oldest item.
     #[inline]
     pub fn front_mut(&mut self) -> Option<&mut T> {
@@ -128,6 +153,8 @@ mod tests {
         Retain(u32),
         Bump,
         Clear,
+        /// The oldest comes back changed, or not at all.
+        Cycle(bool),
     }
 
     fn op() -> impl Strategy<Value = Op> {
@@ -137,6 +164,7 @@ mod tests {
             1 => (2u32..5).prop_map(Op::Retain),
             1 => Just(Op::Bump),
             1 => Just(Op::Clear),
+            3 => any::<bool>().prop_map(Op::Cycle),
         ]
     }
 
@@ -164,6 +192,16 @@ mod tests {
                         for n in &mut model { *n = n.wrapping_add(1); }
                     }
                     Op::Clear => { ring.clear(); model.clear(); }
+                    Op::Cycle(back) => {
+                        let oldest = model.pop_front();
+                        let mut seen = None;
+                        let found = ring.cycle(|item| {
+                            seen = Some(item);
+                            back.then_some(item.wrapping_add(1))
+                        });
+                        prop_assert_eq!((found, seen), (oldest.is_some(), oldest));
+                        model.extend(oldest.filter(|_| back).map(|item| item.wrapping_add(1)));
+                    }
                 }
                 prop_assert_eq!(ring.len(), model.len());
                 prop_assert_eq!(ring.is_full(), model.len() == capacity);

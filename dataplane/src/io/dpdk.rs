@@ -126,6 +126,11 @@ impl PacketBuf for Mbuf {
     fn append(&mut self, len: usize) -> Option<&mut [u8]> {
         Mbuf::append(self, len)
     }
+
+    #[inline]
+    fn written(&mut self) -> &mut [u8] {
+        self.data_mut()
+    }
 }
 
 impl PacketBurst for Burst<BURST> {
@@ -139,6 +144,11 @@ impl PacketBurst for Burst<BURST> {
     #[inline]
     fn get(&self, index: usize) -> Option<&Mbuf> {
         self.as_slice().get(index)
+    }
+
+    #[inline]
+    fn get_mut(&mut self, index: usize) -> Option<&mut Mbuf> {
+        self.as_mut_slice().get_mut(index)
     }
 
     #[inline]

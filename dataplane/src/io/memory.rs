@@ -75,6 +75,11 @@ impl PacketBuf for MemoryBuf {
         self.len = to;
         Some(room)
     }
+
+    fn written(&mut self) -> &mut [u8] {
+        let len = self.len;
+        self.storage.as_deref_mut().and_then(|s| s.get_mut(..len)).unwrap_or_default()
+    }
 }
 
 /// A burst of memory buffers.
@@ -90,6 +95,10 @@ impl PacketBurst for MemoryBurst {
 
     fn get(&self, index: usize) -> Option<&MemoryBuf> {
         self.0.get(index)
+    }
+
+    fn get_mut(&mut self, index: usize) -> Option<&mut MemoryBuf> {
+        self.0.get_mut(index)
     }
 
     fn push(&mut self, buf: MemoryBuf) -> Result<(), MemoryBuf> {

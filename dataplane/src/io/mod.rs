@@ -48,6 +48,9 @@ pub trait PacketBuf: Send {
     /// Appends `len` bytes to a buffer fresh from [`PortIo::alloc`] and returns them for writing (their content is
     /// whatever was there before). `None` if the buffer has no room for that many.
     fn append(&mut self, len: usize) -> Option<&mut [u8]>;
+
+    /// What was appended so far to a buffer from [`PortIo::alloc`], for writing.
+    fn written(&mut self) -> &mut [u8];
 }
 
 /// A queue of at most [`BURST`] packets, in order.
@@ -70,6 +73,9 @@ pub trait PacketBurst: Default + Send {
 
     /// The packet at `index`, counted from the front.
     fn get(&self, index: usize) -> Option<&Self::Buf>;
+
+    /// The same for writing.
+    fn get_mut(&mut self, index: usize) -> Option<&mut Self::Buf>;
 
     /// Appends a packet; gives it back if the burst is full.
     fn push(&mut self, buf: Self::Buf) -> Result<(), Self::Buf>;

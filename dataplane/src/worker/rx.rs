@@ -243,50 +243,65 @@ fn place<B: Buffer>(
     payload: &[u8],
     sink: &mut impl Sink<B>,
 ) -> Result<usize, LocalDrop> {
+    let byte_len = GRH_LEN + payload.len();
     let direct = sink.wants(qp.recv_cq) && cq.may_be_passed();
     if !direct && !cq.has_room() && !qp.recv.is_empty() {
         return Err(LocalDrop::CqFull);
     }
-    let Some(mut wr) = qp.recv.pop() else {
-        qp.counters.no_receive += 1;
-        return Err(LocalDrop::NoReceive);
-    };
-    let byte_len = GRH_LEN + payload.len();
-    let fits = wr.buf.capacity() >= byte_len;
-    if fits {
-        // The GRH area as roce_proto::wire::grh has it, without putting it together elsewhere first.
-        match ip {
-            Ip::V4(header) => {
-                wr.buf.write(0, &[0; GRH_LEN - 20]);
-                wr.buf.write(GRH_LEN - 20, header);
+    let qpn = qp.qpn;
+    let mut fits = false;
+    let found = qp.recv.cycle(
+        #[inline(always)]
+        |mut wr| {
+            fits = wr.buf.capacity() >= byte_len;
+            if fits {
+                fill(&mut wr.buf, ip, payload);
             }
-            Ip::V6(header) => wr.buf.write(0, header),
+            let mut done = Completion {
+                wr_id: wr.wr_id,
+                qpn,
+                opcode: WcOpcode::Recv,
+                status: if fits { WcStatus::Success } else { WcStatus::LocalLengthError },
+                byte_len: byte_len as u32,
+                src_qpn: about.src_qpn,
+                imm: about.imm,
+                family: if ip.is_ipv6() { Family::V6 } else { Family::V4 },
+                solicited: about.solicited,
+                buf: Some(wr.buf),
+            };
+            if !direct {
+                cq.push(done);
+                return None;
+            }
+            let again = sink.take(&mut done) && fits;
+            done.buf.filter(|_| again).map(|buf| RecvWr { wr_id: done.wr_id, buf })
+        },
+    );
+    match (found, fits) {
+        (true, true) => {
+            qp.counters.received += 1;
+            Ok(payload.len())
         }
-        wr.buf.write(GRH_LEN, payload);
-        qp.counters.received += 1;
+        (true, false) => Err(LocalDrop::ShortBuffer),
+        (false, _) => {
+            qp.counters.no_receive += 1;
+            Err(LocalDrop::NoReceive)
+        }
     }
-    let mut done = Completion {
-        wr_id: wr.wr_id,
-        qpn: qp.qpn,
-        opcode: WcOpcode::Recv,
-        status: if fits { WcStatus::Success } else { WcStatus::LocalLengthError },
-        byte_len: byte_len as u32,
-        src_qpn: about.src_qpn,
-        imm: about.imm,
-        family: if ip.is_ipv6() { Family::V6 } else { Family::V4 },
-        solicited: about.solicited,
-        buf: Some(wr.buf),
-    };
-    if !direct {
-        cq.push(done);
-    } else if sink.take(&mut done)
-        && fits
-        && let Some(buf) = done.buf
-    {
-        // One was just taken, so there is room.
-        let _ = qp.recv.push(RecvWr { wr_id: done.wr_id, buf });
+}
+
+/// Writes what a verbs user expects in a buffer that has room for it.
+#[inline(always)]
+fn fill<B: Buffer>(buf: &mut B, ip: Ip<'_>, payload: &[u8]) {
+    // The GRH area as roce_proto::wire::grh has it, without putting it together elsewhere first.
+    match ip {
+        Ip::V4(header) => {
+            buf.write(0, &[0; GRH_LEN - 20]);
+            buf.write(GRH_LEN - 20, header);
+        }
+        Ip::V6(header) => buf.write(0, header),
     }
-    if fits { Ok(payload.len()) } else { Err(LocalDrop::ShortBuffer) }
+    buf.write(GRH_LEN, payload);
 }
 
 /// Headers of packets that were delivered, each with what to do with the next packet that has them.
@@ -295,7 +310,6 @@ pub(crate) struct Known {
     misses: u32,
 }
 
-#[derive(Clone, Copy)]
 struct Flow {
     headers: Headers,
     epoch: u64,
@@ -314,7 +328,7 @@ const LEARN_ONE_IN: u32 = 8;
 
 impl Known {
     pub fn new() -> Known {
-        Known { slots: Box::new([None; KNOWN]), misses: 0 }
+        Known { slots: Box::new([const { None }; KNOWN]), misses: 0 }
     }
 
     /// Flows known.
@@ -363,13 +377,14 @@ impl Known {
         const { assert!(BURST <= u64::BITS as usize, "one bit for each packet of a burst") };
         while run < batch
             && let Some(frame) = frame_at(from + run)
-            && let Some(packet) = flow.headers.recognise(frame)
+            && let Some(ok) = flow.headers.verify(frame)
         {
-            intact |= u64::from(flow.headers.icrc_ok(&packet)) << run;
+            intact |= u64::from(ok) << run;
             run += 1;
         }
         let end = from + run;
         let mut at = from;
+        let (mut bytes, mut delivered) = (0, 0);
         while at < end
             && let Some(frame) = frame_at(at)
             && let Some((ip, payload)) = flow.headers.parts(frame)
@@ -377,16 +392,13 @@ impl Known {
             let ok = intact & 1 != 0;
             intact >>= 1;
             at += 1;
-            tally.bytes += frame.len() as u64;
+            bytes += frame.len() as u64;
             if !ok {
                 counters.drop(local(LocalDrop::Icrc));
                 continue;
             }
             match place(qp, cq, &flow.about, ip, payload, sink) {
-                Ok(payload) => {
-                    tally.delivered += 1;
-                    tally.delivered_bytes += payload as u64;
-                }
+                Ok(_) => delivered += 1,
                 Err(reason) => {
                     counters.drop(local(reason));
                     if reason == LocalDrop::ShortBuffer {
@@ -396,6 +408,9 @@ impl Known {
                 }
             }
         }
+        tally.bytes += bytes;
+        tally.delivered += delivered;
+        tally.delivered_bytes += delivered * flow.headers.payload_len() as u64;
         at - from
     }
 

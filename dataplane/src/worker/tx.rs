@@ -101,17 +101,22 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             let Some(frame) = buf.append(frame_len) else { break };
             let Some(place) = frame.get_mut(at..at + len) else { break };
             place.copy_from_slice(payload);
-            if last.headers.emit(psn, frame).is_err() {
+            if last.headers.fill(psn, frame).is_err() {
                 break;
-            }
-            if let Some(capture) = &port.capture {
-                capture.frame(frame);
             }
             if port.tx.push(buf).is_err() {
                 break;
             }
             psn = psn.next();
             built += 1;
+        }
+        for at in port.tx.len() - built..port.tx.len() {
+            let Some(buf) = port.tx.get_mut(at) else { break };
+            let frame = buf.written();
+            last.headers.seal(frame);
+            if let Some(capture) = &port.capture {
+                capture.frame(frame);
+            }
         }
         qp.psn = psn;
         qp.outstanding += built as u32;

@@ -200,20 +200,6 @@ fn of_field(after: usize, value: u16) -> u32 {
     SLICES[after + 1][usize::from(high)] ^ SLICES[after][usize::from(low)]
 }
 
-/// What a PSN does to the CRC behind the DETH that follows it.
-pub(crate) struct PsnEffect;
-
-impl PsnEffect {
-    /// The effect of these three bytes, compared with zeros.
-    #[inline]
-    pub(crate) fn of(psn: [u8; 3]) -> u32 {
-        let [a, b, c] = psn;
-        SLICES[Deth::LEN + 2][usize::from(a)]
-            ^ SLICES[Deth::LEN + 1][usize::from(b)]
-            ^ SLICES[Deth::LEN][usize::from(c)]
-    }
-}
-
 /// Continues a finished CRC over more bytes.
 #[inline]
 pub(crate) fn update(crc: u32, bytes: &[u8]) -> u32 {
@@ -256,12 +242,27 @@ pub(crate) const MIN_V6: usize = ipv6::Header::LEN + udp::Header::LEN + bth::Hea
 /// checked: [`frame::parse`](super::frame::parse) is for packets of others.
 #[inline]
 pub fn compute(packet: &[u8]) -> Option<u32> {
-    let start = match packet.first()? {
-        0x45 => masked_start_v4(packet.first_chunk()?),
-        0x60..=0x6f => masked_start_v6(packet.first_chunk()?),
-        _ => return None,
-    };
-    Some(update(start, packet))
+    Some(update(masked_start(packet)?, packet))
+}
+
+/// The first part of [`compute`]: over `packet`'s first `covered` bytes, to be continued with the others as they are,
+/// masked fields included.
+///
+/// A hasher that is cloned for each packet spares each of them the choice of an implementation for this processor.
+pub(crate) fn begin(packet: &[u8], covered: usize) -> Option<Hasher> {
+    let mut hasher = Hasher::new_with_initial(masked_start(packet)?);
+    hasher.update(packet.get(..covered)?);
+    Some(hasher)
+}
+
+/// The CRC to start a packet from, its masked fields made up for.
+#[inline]
+fn masked_start(packet: &[u8]) -> Option<u32> {
+    match packet.first()? {
+        0x45 => Some(masked_start_v4(packet.first_chunk()?)),
+        0x60..=0x6f => Some(masked_start_v6(packet.first_chunk()?)),
+        _ => None,
+    }
 }
 
 /// The CRC to start an IPv4 packet from, its masked fields made up for.

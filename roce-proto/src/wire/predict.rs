@@ -2,8 +2,8 @@
 //!
 //! Van Jacobson's idea for TCP, which fits UD better still: of two packets of equal length between the same queue pairs,
 //! the 62 bytes (IPv4) or 82 bytes (IPv6) before the payload differ in three, the PSN. So the receiver compares instead of
-//! parsing, the sender copies instead of building, and the ICRC of all of them is that of the first with the PSN's
-//! effect exchanged, a CRC being linear. A packet that is not recognised, for whatever reason, takes the whole way; one
+//! parsing, the sender copies instead of building, and the ICRC of all of them begins with what the first one's came to
+//! before its PSN. A packet that is not recognised, for whatever reason, takes the whole way; one
 //! that is, is equal in every byte to a packet that the whole way has accepted.
 //!
 //! Flows with a VLAN tag, an immediate or a UDP checksum (which covers the payload and would have to be verified), and those
@@ -11,10 +11,11 @@
 
 use super::deth::Deth;
 use super::frame::{Ip, Packet};
-use super::icrc::{self, PsnEffect};
+use super::icrc;
 use super::opcode::Opcode;
 use super::{EmitError, bth, ethernet, ipv4, ipv6, ud, udp};
 use crate::types::Psn;
+use crc32fast::Hasher;
 
 /// Bytes before the payload over IPv4.
 const V4: usize = ethernet::Header::LEN + ipv4::Header::LEN + udp::Header::LEN + bth::Header::LEN + Deth::LEN;
@@ -23,28 +24,19 @@ const V6: usize = V4 - ipv4::Header::LEN + ipv6::Header::LEN;
 /// Bytes from the PSN to the payload: its own three and the DETH.
 const PSN_BACK: usize = 3 + Deth::LEN;
 
+/// Bytes from where packets of a flow begin to differ in what the ICRC covers, to the payload: the second word of the BTH, whose
+/// third holds the PSN, and the DETH. A whole block of 16 bytes, as fast CRC implementations want them.
+const TAIL: usize = 16;
+
 /// The headers that a flow's packets have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Headers {
     bytes: [u8; V6],
     ipv6: bool,
     pad: u8,
     payload_len: u16,
-    /// CRC of what the ICRC covers before the payload, with a PSN of zero.
-    crc: u32,
-}
-
-/// A packet that has predicted headers.
-#[derive(Clone, Copy, Debug)]
-pub struct Recognised<'a> {
-    /// The IP header.
-    pub ip: Ip<'a>,
-    /// The payload, without pad.
-    pub payload: &'a [u8],
-    /// Its sequence number.
-    pub psn: Psn,
-    padded: &'a [u8],
-    icrc: u32,
+    /// The ICRC of what comes before the tail, with the effect of what is masked in the tail.
+    prefix: Hasher,
 }
 
 impl Headers {
@@ -71,10 +63,8 @@ impl Headers {
         let len = if ipv6 { V6 } else { V4 };
         let mut bytes = [0; V6];
         bytes[..len].copy_from_slice(frame.get(..len)?);
-        let psn = [bytes[len - PSN_BACK], bytes[len - PSN_BACK + 1], bytes[len - PSN_BACK + 2]];
-        let covered = bytes.get(ethernet::Header::LEN..len)?;
-        let crc = icrc::compute(covered)? ^ PsnEffect::of(psn);
-        Some(Headers { bytes, ipv6, pad, payload_len: u16::try_from(payload_len).ok()?, crc })
+        let prefix = icrc::begin(bytes.get(ethernet::Header::LEN..len)?, len - ethernet::Header::LEN - TAIL)?;
+        Some(Headers { bytes, ipv6, pad, payload_len: u16::try_from(payload_len).ok()?, prefix })
     }
 
     /// Whether the packets are IPv6.
@@ -102,22 +92,31 @@ impl Headers {
         self.len() + self.payload_len as usize + self.pad as usize + icrc::LEN
     }
 
-    /// The packet in `frame`, if it has these headers. Its ICRC is another matter.
-    #[inline]
-    pub fn recognise<'a>(&self, frame: &'a [u8]) -> Option<Recognised<'a>> {
-        if self.ipv6 {
-            let (head, rest) = frame.split_first_chunk::<V6>()?;
-            let ip = head.get(ethernet::Header::LEN..)?.first_chunk()?;
-            self.recognised(same(head, &self.bytes), Ip::V6(ip), [head[71], head[72], head[73]], rest)
-        } else {
-            let (head, rest) = frame.split_first_chunk::<V4>()?;
-            let ip = head.get(ethernet::Header::LEN..)?.first_chunk()?;
-            let known = self.bytes.first_chunk()?;
-            self.recognised(same(head, known), Ip::V4(ip), [head[51], head[52], head[53]], rest)
-        }
+    /// Whether `frame` has these headers, and then whether its ICRC is right.
+    #[inline(always)]
+    pub fn verify(&self, frame: &[u8]) -> Option<bool> {
+        if self.ipv6 { self.verify_at::<V6>(frame) } else { self.verify_at::<V4>(frame) }
     }
 
-    /// IP header and payload of a frame that was recognised.
+    #[inline(always)]
+    fn verify_at<const N: usize>(&self, frame: &[u8]) -> Option<bool> {
+        let end = N + usize::from(self.payload_len) + usize::from(self.pad);
+        let icrc = u32::from_le_bytes(*frame.get(end..)?.first_chunk()?);
+        if !same(frame.first_chunk::<N>()?, self.bytes.first_chunk()?) {
+            return None;
+        }
+        Some(self.icrc(frame.get(N - TAIL..end)?) == icrc)
+    }
+
+    /// The ICRC of a packet of these headers, from its tail to the end of its pad.
+    #[inline(always)]
+    fn icrc(&self, from_tail: &[u8]) -> u32 {
+        let mut hasher = self.prefix.clone();
+        hasher.update(from_tail);
+        hasher.finalize()
+    }
+
+    /// IP header and payload of a frame that was verified.
     #[inline]
     pub fn parts<'a>(&self, frame: &'a [u8]) -> Option<(Ip<'a>, &'a [u8])> {
         let len = usize::from(self.payload_len);
@@ -129,28 +128,6 @@ impl Headers {
         })
     }
 
-    #[inline(always)]
-    fn recognised<'a>(&self, same: bool, ip: Ip<'a>, psn: [u8; 3], rest: &'a [u8]) -> Option<Recognised<'a>> {
-        let payload_len = usize::from(self.payload_len);
-        let (padded, icrc) = rest.split_at_checked(payload_len + usize::from(self.pad))?;
-        let icrc = u32::from_le_bytes(*icrc.first_chunk()?);
-        let payload = padded.get(..payload_len)?;
-        let psn = Psn::from_low_bits(u32::from_be_bytes([0, psn[0], psn[1], psn[2]]));
-        same.then_some(Recognised { ip, payload, psn, padded, icrc })
-    }
-
-    /// Whether a packet that was recognised is intact from end to end.
-    #[inline]
-    pub fn icrc_ok(&self, packet: &Recognised<'_>) -> bool {
-        self.icrc(packet.psn, packet.padded) == packet.icrc
-    }
-
-    #[inline]
-    fn icrc(&self, psn: Psn, padded: &[u8]) -> u32 {
-        let [_, a, b, c] = psn.get().to_be_bytes();
-        icrc::update(self.crc ^ PsnEffect::of([a, b, c]), padded)
-    }
-
     /// Writes headers, pad and ICRC around a payload that already stands in `frame`, as
     /// [`Template::emit`](ud::Template::emit) does.
     ///
@@ -158,32 +135,48 @@ impl Headers {
     /// [`BufferLength`](EmitError::BufferLength) unless the frame has exactly the length of the first one.
     #[inline]
     pub fn emit(&self, psn: Psn, frame: &mut [u8]) -> Result<(), EmitError> {
-        let len = if self.ipv6 { V6 } else { V4 };
-        let (have, pad) = (frame.len(), usize::from(self.pad));
-        let need = len + usize::from(self.payload_len) + pad + icrc::LEN;
+        self.fill(psn, frame)?;
+        self.seal(frame);
+        Ok(())
+    }
+
+    /// The first half of [`Headers::emit`]: all but the ICRC. [`Headers::seal`] is the other, and best called when a whole
+    /// burst has been filled: a CRC that reads what was written a moment ago waits for the processor's store buffer.
+    ///
+    /// # Errors
+    /// As those of [`Headers::emit`].
+    #[inline]
+    pub fn fill(&self, psn: Psn, frame: &mut [u8]) -> Result<(), EmitError> {
+        let (have, need) = (frame.len(), self.frame_len());
         let short = EmitError::BufferLength { have, need };
         if have != need {
             return Err(short);
         }
-        let (frame, icrc) = frame.split_last_chunk_mut::<{ icrc::LEN }>().ok_or(short)?;
+        let pad = usize::from(self.pad);
         if pad != 0 {
-            let end = frame.len();
-            frame[end - pad..].fill(0);
+            let end = need - icrc::LEN;
+            frame.get_mut(end - pad..end).ok_or(short)?.fill(0);
         }
-        let [_, a, b, c] = psn.get().to_be_bytes();
-        let padded = if self.ipv6 {
-            let (head, rest) = frame.split_first_chunk_mut::<V6>().ok_or(short)?;
-            *head = self.bytes;
-            [head[71], head[72], head[73]] = [a, b, c];
-            rest
-        } else {
-            let (head, rest) = frame.split_first_chunk_mut::<V4>().ok_or(short)?;
-            *head = *self.bytes.first_chunk().ok_or(short)?;
-            [head[51], head[52], head[53]] = [a, b, c];
-            rest
-        };
-        *icrc = self.icrc(psn, padded).to_le_bytes();
-        Ok(())
+        if self.ipv6 { self.fill_at::<V6>(psn, frame) } else { self.fill_at::<V4>(psn, frame) }.ok_or(short)
+    }
+
+    #[inline(always)]
+    fn fill_at<const N: usize>(&self, psn: Psn, frame: &mut [u8]) -> Option<()> {
+        let head = frame.first_chunk_mut::<N>()?;
+        *head = *self.bytes.first_chunk()?;
+        let [_, psn @ ..] = psn.get().to_be_bytes();
+        *head.get_mut(N - PSN_BACK..)?.first_chunk_mut()? = psn;
+        Some(())
+    }
+
+    /// Writes the ICRC of a frame that [`Headers::fill`] has made; nothing if it is too short to be one.
+    #[inline(always)]
+    pub fn seal(&self, frame: &mut [u8]) {
+        if let Some((covered, icrc)) = frame.split_last_chunk_mut::<{ icrc::LEN }>()
+            && let Some(from_tail) = covered.get(self.len() - TAIL..)
+        {
+            *icrc = self.icrc(from_tail).to_le_bytes();
+        }
     }
 }
 
@@ -274,7 +267,7 @@ mod tests {
             let template = Template::new(&route);
             let mut frame = vec![0; template.frame_len(imm.is_some(), 8)];
             template.emit(&Send { imm, ..send(1) }, 8, &mut frame).unwrap();
-            assert_eq!(learnt(&frame), None);
+            assert!(learnt(&frame).is_none());
         }
         // A right UDP checksum: the next one would have to be computed.
         let mut frame = built(false, 1, b"payload!");
@@ -286,9 +279,9 @@ mod tests {
             sum = (sum & 0xffff) + (sum >> 16);
         }
         frame[40..42].copy_from_slice(&(!(sum as u16)).to_be_bytes());
-        assert_eq!(learnt(&frame), None);
-        assert_eq!(Headers::of_emitted(&[0; 61], false, 0), None);
-        assert_eq!(Headers::of_emitted(&[0; 81], true, 0), None);
+        assert!(learnt(&frame).is_none());
+        assert!(Headers::of_emitted(&[0; 61], false, 0).is_none());
+        assert!(Headers::of_emitted(&[0; 81], true, 0).is_none());
     }
 
     proptest! {
@@ -300,7 +293,8 @@ mod tests {
             let model = built(ipv6, next, &payload);
             let start = built(ipv6, first, &payload);
             let headers = Headers::of_emitted(&start, ipv6, payload.len()).unwrap();
-            prop_assert_eq!(learnt(&start), Some(headers));
+            let learnt = learnt(&start).unwrap();
+            prop_assert_eq!((learnt.bytes, learnt.pad, learnt.payload_len), (headers.bytes, headers.pad, headers.payload_len));
             let mut frame = vec![0xEE; model.len()];
             let at = if ipv6 { V6 } else { V4 };
             frame[at..at + payload.len()].copy_from_slice(&payload);
@@ -327,18 +321,15 @@ mod tests {
                 let at = index.index(frame.len());
                 frame[at] ^= 1 << bit;
             }
-            match headers.recognise(&frame) {
-                Some(found) => {
+            match headers.verify(&frame) {
+                Some(intact) => {
                     let Ok(Frame::Roce(packet)) = frame::parse(&frame) else { panic!("not RoCE") };
                     let ud = packet.ud().unwrap();
-                    prop_assert_eq!(found.payload, ud.payload);
                     let (ip, payload) = headers.parts(&frame).unwrap();
-                    prop_assert_eq!((ip.src(), payload), (packet.ip.src(), ud.payload));
-                    prop_assert_eq!(found.psn, packet.bth().psn);
-                    prop_assert_eq!(found.ip.src(), packet.ip.src());
-                    prop_assert_eq!(found.ip.dst(), packet.ip.dst());
-                    prop_assert_eq!(headers.icrc_ok(&found), packet.icrc_ok());
-                    prop_assert_eq!(learnt(&frame).map(|h| (h.bytes, h.crc)).is_some(), true);
+                    prop_assert_eq!((ip.src(), ip.dst()), (packet.ip.src(), packet.ip.dst()));
+                    prop_assert_eq!(payload, ud.payload);
+                    prop_assert_eq!(intact, packet.icrc_ok());
+                    prop_assert!(learnt(&frame).is_some());
                 }
                 None => prop_assert!(!flips.is_empty(), "a packet of the flow was not recognised"),
             }
@@ -354,9 +345,9 @@ mod tests {
             let mut changed = frame.clone();
             changed[at] ^= 1 << bit;
             let psn = (len - PSN_BACK..len - PSN_BACK + 3).contains(&at);
-            prop_assert_eq!(headers.recognise(&changed).is_some(), psn);
+            prop_assert_eq!(headers.verify(&changed).is_some(), psn);
             for cut in 0..frame.len() {
-                prop_assert!(headers.recognise(&frame[..cut]).is_none());
+                prop_assert!(headers.verify(&frame[..cut]).is_none());
             }
         }
     }
