@@ -4,8 +4,9 @@ use crate::report::JsonTarget;
 use crate::units;
 use clap::{Args, ValueEnum};
 use dataplane::idle::IdlePolicy;
+use dataplane::route::{Gateway, PortAddr};
 use roce_proto::types::PKey;
-use roce_proto::wire::ethernet::MacAddr;
+use roce_proto::wire::ethernet::{EtherType, MacAddr, VlanTag};
 use serde::Serialize;
 use std::fmt;
 use std::net::IpAddr;
@@ -110,7 +111,7 @@ fn is_pci(name: &str) -> bool {
     hex(bus, 2) && device.split_once('.').is_some_and(|(d, f)| hex(d, 2) && hex(f, 1))
 }
 
-/// A local address. A prefix length may follow; it is kept for a routing table of later.
+/// A local address, with the length of its network's prefix if everything is not on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpArg {
     /// The address.
@@ -146,6 +147,66 @@ impl Serialize for IpArg {
         match self.prefix {
             Some(prefix) => serializer.collect_str(&format_args!("{}/{prefix}", self.addr)),
             None => serializer.collect_str(&self.addr),
+        }
+    }
+}
+
+/// A router: `ADDR`, or `NETWORK/LEN=ADDR` for some destinations only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatewayArg(pub Gateway);
+
+impl FromStr for GatewayArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<GatewayArg, String> {
+        let expected = || {
+            format!("`{text}` is no gateway: write 192.0.2.254, or 10.2.0.0/16=192.0.2.254 for one network")
+        };
+        Ok(GatewayArg(match text.split_once('=') {
+            None => Gateway::default_by(text.trim().parse().map_err(|_| expected())?),
+            Some((to, ip)) => {
+                let to = to.trim().parse().map_err(|_| expected())?;
+                Gateway { to, ip: ip.trim().parse().map_err(|_| expected())? }
+            }
+        }))
+    }
+}
+
+impl Serialize for GatewayArg {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Gateway { to, ip } = self.0;
+        match to.bits() {
+            0 => serializer.collect_str(&ip),
+            _ => serializer.collect_str(&format_args!("{to}={ip}")),
+        }
+    }
+}
+
+/// The VLAN of a port: `VID`, or `VID:PRIORITY`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VlanArg(pub VlanTag);
+
+impl FromStr for VlanArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<VlanArg, String> {
+        let expected = || {
+            format!(
+                "`{text}` is no VLAN: write its identifier, 1 to 4094, or 100:5 with a priority from 0 to 7"
+            )
+        };
+        let (vid, pcp) = text.split_once(':').unwrap_or((text, "0"));
+        let vid = units::word(vid).ok().filter(|vid| (1..=4094).contains(vid)).ok_or_else(expected)?;
+        let pcp = pcp.parse().map_err(|_| expected())?;
+        VlanTag::new(EtherType::VLAN, pcp, false, vid).map(VlanArg).ok_or_else(expected)
+    }
+}
+
+impl Serialize for VlanArg {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.pcp() {
+            0 => serializer.collect_str(&self.0.vid()),
+            pcp => serializer.collect_str(&format_args!("{}:{pcp}", self.0.vid())),
         }
     }
 }
@@ -211,9 +272,18 @@ pub struct EndpointArgs {
     #[arg(long, value_name = "DEVICE")]
     pub port: Option<PortSpec>,
 
-    /// An IPv4 or IPv6 address of the port; may be given several times
+    /// An IPv4 or IPv6 address of the port, with the prefix length of its network; without one everything is on the link. May
+    /// be given several times
     #[arg(long, value_name = "ADDR[/LEN]")]
     pub ip: Vec<IpArg>,
+
+    /// The router to what is not on the link, or to one network behind it; may be given several times
+    #[arg(long, value_name = "[NET/LEN=]ADDR")]
+    pub gateway: Vec<GatewayArg>,
+
+    /// The VLAN of the port: what it sends carries this 802.1Q tag, what comes without it is dropped
+    #[arg(long, value_name = "VID[:PRIO]")]
+    pub vlan: Option<VlanArg>,
 
     /// MTU of the port in bytes, from the IP header on; it is set and read back
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(64..))]
@@ -246,9 +316,14 @@ pub struct EndpointArgs {
 }
 
 impl EndpointArgs {
-    /// The addresses alone.
-    pub fn addrs(&self) -> Vec<IpAddr> {
-        self.ip.iter().map(|ip| ip.addr).collect()
+    /// The port's addresses.
+    pub fn addrs(&self) -> Vec<PortAddr> {
+        self.ip.iter().map(|ip| PortAddr { ip: ip.addr, prefix_len: ip.prefix }).collect()
+    }
+
+    /// The port's gateways.
+    pub fn gateways(&self) -> Vec<Gateway> {
+        self.gateway.iter().map(|g| g.0).collect()
     }
 }
 
@@ -295,6 +370,23 @@ mod tests {
         }
         for bad in ["", "  ", ",x", "net_null0 net_null1"] {
             assert!(bad.parse::<PortSpec>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn gateways_and_vlans() {
+        let text = |g: &str| serde_json::to_value(g.parse::<GatewayArg>().unwrap()).unwrap();
+        assert_eq!(text("192.0.2.254"), "192.0.2.254");
+        assert_eq!(text("10.2.3.4/16=192.0.2.254"), "10.2.0.0/16=192.0.2.254");
+        assert_eq!("fe80::1".parse::<GatewayArg>().unwrap().0.to, "::/0".parse().unwrap());
+        for bad in ["", "192.0.2", "10.2.0.0=192.0.2.254", "10.2.0.0/33=192.0.2.254", "10.2.0.0/16="] {
+            assert!(bad.parse::<GatewayArg>().is_err(), "{bad}");
+        }
+        let vlan = |text: &str| text.parse::<VlanArg>().map(|v| v.0.to_bytes());
+        assert_eq!(vlan("42"), Ok([0x81, 0, 0, 42]));
+        assert_eq!(vlan("4094:7"), Ok([0x81, 0, 0xef, 0xfe]));
+        for bad in ["", "0", "4095", "1:8", "1:", "x", "-1"] {
+            assert!(bad.parse::<VlanArg>().is_err(), "{bad}");
         }
     }
 

@@ -8,6 +8,7 @@ use dataplane::capture::Capture;
 use dataplane::idle::{IdlePolicy, allowed_cores, pin_current_thread};
 use dataplane::io::PortIo;
 use dataplane::io::dpdk::{DpdkPort, DpdkPortConfig, OpenError};
+use dataplane::route::{self, PortAddr};
 use dataplane::worker::{PortConfig, Worker, WorkerConfig};
 use dpdk::{Eal, EalConfig, LogLevel, PortError};
 use roce_proto::types::Mtu;
@@ -106,6 +107,8 @@ impl Endpoint {
             warn_of_few_cores();
         }
         let addrs = addresses(args, config.role)?;
+        let gateways = args.gateways();
+        route::check(&addrs, &gateways).map_err(Error::usage)?;
         let plan = Plan::of(args, config.role);
         // Before anything is started: a file that cannot be written should not cost a wait for the other side.
         let capture = match &args.pcap {
@@ -125,16 +128,23 @@ impl Endpoint {
         }
         let info = port.info();
         tracing::info!(
-            "port {} ({}) has MAC address {}, MTU {} and the addresses {addrs:?}",
+            "port {} ({}) has MAC address {}, MTU {} and the addresses {}",
             info.name,
             info.driver,
             info.mac,
-            info.mtu
+            info.mtu,
+            addrs.iter().map(PortAddr::to_string).collect::<Vec<_>>().join(" ")
         );
         Ok(Endpoint {
             eal,
             port,
-            config: PortConfig { addrs, pkeys: vec![args.pkey], ib_mtu: config.ib_mtu },
+            config: PortConfig {
+                addrs,
+                gateways,
+                vlan: args.vlan.map(|v| v.0),
+                pkeys: vec![args.pkey],
+                ib_mtu: config.ib_mtu,
+            },
             capture,
             neighbours: args.neighbour.clone(),
             idle: args.idle.policy(),
@@ -271,14 +281,14 @@ fn log(level: LogLevel, line: &str) {
 }
 
 /// The port's addresses: those given, or a pair's own where DPDK was left to choose the port too.
-fn addresses(args: &EndpointArgs, role: Role) -> Result<Vec<IpAddr>, Error> {
+fn addresses(args: &EndpointArgs, role: Role) -> Result<Vec<PortAddr>, Error> {
     let given = args.addrs();
     match (&args.port, given.is_empty()) {
         (_, false) => Ok(given),
-        (None, true) => Ok(vec![match role {
+        (None, true) => Ok(vec![PortAddr::from(match role {
             Role::Server => SERVER_IP,
             Role::Client => CLIENT_IP,
-        }]),
+        })]),
         (Some(port), true) => Err(Error::usage(format_args!("the port {port} has no IP address"))
             .hint("give it one of your network that nobody else has: --ip 192.0.2.1")),
     }
@@ -389,7 +399,7 @@ mod tests {
         assert_eq!(device, "net_memif0,role=client,id=0,socket=spraywire-1000");
         assert!(plan.vdevs[0].starts_with("net_memif0,role=server,id=0,socket=spraywire-"), "{plan:?}");
         assert!(plan.vdevs[0].contains(",bsize=4288"), "{plan:?}");
-        assert_eq!(addresses(&args(""), Role::Server).unwrap(), [SERVER_IP]);
+        assert_eq!(addresses(&args(""), Role::Server).unwrap(), [PortAddr::from(SERVER_IP)]);
         assert_eq!(addresses(&args("--ip fd77::1 --ip 10.0.0.1/24"), Role::Client).unwrap().len(), 2);
     }
 

@@ -17,11 +17,11 @@ pub struct AhConfig {
     pub port: usize,
     /// The peer.
     pub dst: IpAddr,
-    /// Our own address; `None` takes the port's first of the same family.
+    /// Our own address; `None` takes one of the next hop's network, else the port's first routable one of the family.
     pub src: Option<IpAddr>,
-    /// The peer's MAC address; `None` asks with ARP or neighbour discovery.
+    /// The peer's MAC address, or the router's; `None` asks with ARP or neighbour discovery.
     pub dst_mac: Option<MacAddr>,
-    /// 802.1Q tag.
+    /// A VLAN tag; `None` takes the port's, if that has one.
     pub vlan: Option<VlanTag>,
     /// The eight bits of ToS (IPv4) or traffic class (IPv6): DSCP and ECN, as `ibv_ah_attr.grh.traffic_class`.
     pub traffic_class: u8,
@@ -78,6 +78,28 @@ pub enum AhError {
         /// The destination.
         dst: IpAddr,
     },
+    /// All addresses of the port of that family are good for their own link only.
+    #[error(
+        "port {port} has only link-local {family} addresses, {dst} is not on the link: give it a routable one with --ip"
+    )]
+    OnlyLinkLocal {
+        /// The port's name.
+        port: String,
+        /// `IPv4` or `IPv6`.
+        family: &'static str,
+        /// The destination.
+        dst: IpAddr,
+    },
+    /// The destination is not on the port's link, and no gateway leads there.
+    #[error(
+        "port {port} has no route to {dst}: none of its networks has it; give the router there with --gateway"
+    )]
+    NoRoute {
+        /// The port's name.
+        port: String,
+        /// The destination.
+        dst: IpAddr,
+    },
     /// The source asked for is not one of the port's.
     #[error("{src} is not an address of port {port}")]
     NotLocal {
@@ -111,7 +133,8 @@ pub enum AhError {
 #[derive(Debug)]
 pub(crate) struct Ah {
     pub port: usize,
-    pub dst: IpAddr,
+    /// Whose MAC address it sends to: the peer, or a router.
+    pub next_hop: IpAddr,
     /// True when UDP source ports follow the sending queue pair.
     pub follow_qp: bool,
     /// True when it holds a place in the neighbour table.

@@ -25,6 +25,8 @@ macro_rules! local_reasons {
 local_reasons! {
     /// Addressed to another station (seen in promiscuous mode or flooded by a bridge).
     ForeignMac => "foreign_mac",
+    /// Of another VLAN than the port's, or of none.
+    Vlan => "vlan",
     /// The destination IP address is not one of the port's.
     ForeignIp => "foreign_ip",
     /// The invariant CRC is wrong.

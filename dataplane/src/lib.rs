@@ -22,5 +22,6 @@ pub mod neighbour;
 pub mod parcel;
 pub mod qp;
 mod ring;
+pub mod route;
 pub mod thread;
 pub mod worker;

@@ -10,7 +10,7 @@ use crate::counters::{DropReason, LocalDrop};
 use crate::io::{PacketBuf, PacketBurst, PortIo};
 use roce_proto::time::Instant;
 use roce_proto::wire::control as frames;
-use roce_proto::wire::ethernet::{Header as EthernetHeader, MacAddr, VlanStack};
+use roce_proto::wire::ethernet::{Header as EthernetHeader, MacAddr};
 use roce_proto::wire::frame::{Frame, Icmp4, Icmp6, Link};
 use roce_proto::wire::{EmitError, arp, icmp, icmpv6, ipv4, ipv6};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -95,6 +95,9 @@ pub(super) fn handle<'a, B: Buffer>(
             return Outcome::Done;
         }
     };
+    if !at.in_vlan(|| link.vlans()) {
+        return Outcome::Drop(DropReason::Local(LocalDrop::Vlan));
+    }
     if link.dst() != at.mac && !link.dst().is_multicast() {
         return Outcome::Drop(DropReason::Local(LocalDrop::ForeignMac));
     }
@@ -251,21 +254,17 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
 
 /// The question for the MAC address of `ip`. `None` if the port has no address of that family to ask from.
 fn request<'a>(ip: IpAddr, at: &Local) -> Option<Reply<'a>> {
-    let src = at.source_for(ip, None).ok()?;
+    let src = at.way_to(ip, None).ok()?.src;
     match (src, ip) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Reply {
-            link: frames::Link { src: at.mac, dst: MacAddr::BROADCAST, vlans: VlanStack::EMPTY },
+            link: frames::Link { src: at.mac, dst: MacAddr::BROADCAST, vlans: at.tags() },
             body: Body::Arp(arp::Packet::request(at.mac, src, dst)),
         }),
         (IpAddr::V6(src), IpAddr::V6(target)) => {
             let dst = icmpv6::solicited_node(target);
             let asked = icmpv6::Solicitation { target, source_mac: Some(at.mac) };
             Some(Reply {
-                link: frames::Link {
-                    src: at.mac,
-                    dst: MacAddr::for_ipv6_multicast(dst),
-                    vlans: VlanStack::EMPTY,
-                },
+                link: frames::Link { src: at.mac, dst: MacAddr::for_ipv6_multicast(dst), vlans: at.tags() },
                 body: Body::Icmp6 { src, dst, message: icmpv6::Message::Solicitation(asked) },
             })
         }

@@ -253,7 +253,7 @@ impl<B> Core<B> {
     /// Address handles that waited for `ip` on `port`, or use it, get its (new) MAC address.
     pub fn neighbour_resolved(&mut self, port: usize, ip: IpAddr, mac: MacAddr) {
         self.touch();
-        for ah in self.ahs.values_mut().filter(|a| a.tracked && a.port == port && a.dst == ip) {
+        for ah in self.ahs.values_mut().filter(|a| a.tracked && a.port == port && a.next_hop == ip) {
             ah.route.dst_mac = mac;
             ah.template = Template::new(&ah.route);
             ah.ready = true;

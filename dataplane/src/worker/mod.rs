@@ -25,8 +25,9 @@ use crate::cq::{Completion, Cq};
 use crate::io::{PortInfo, PortIo, PortStats};
 use crate::neighbour::TableFull;
 use crate::qp::{CqKey, PostError, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr};
+use crate::route::{self, PortAddr, RouteError};
 use core::Core;
-use port::Port;
+use port::{Port, Way};
 use roce_proto::time::Instant;
 use roce_proto::types::Qpn;
 use roce_proto::wire::ethernet::MacAddr;
@@ -116,9 +117,17 @@ pub enum WorkerError {
         /// What the port has.
         mtu: u16,
     },
-    /// Two ports were given the same IP address, or one an unusable one.
-    #[error("{0} cannot be an address of port {1}: it is not a unicast address, or another port has it")]
-    BadAddress(IpAddr, String),
+    /// Two ports were given the same IP address.
+    #[error("{0} cannot be an address of port {1}: another port of this worker has it")]
+    TwoPorts(IpAddr, String),
+    /// Addresses or gateways that cannot be those of a port.
+    #[error("port {port}: {error}")]
+    Routes {
+        /// The port's name.
+        port: String,
+        /// What is wrong with them.
+        error: RouteError,
+    },
     /// An empty P_Key table.
     #[error("the P_Key table of port {0} is empty")]
     NoPKey(String),
@@ -132,9 +141,9 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         }
         let mut made: Vec<Port<I, B>> = Vec::with_capacity(ports.len());
         for (io, port_config) in ports {
-            let taken = |ip: &IpAddr| made.iter().any(|p| p.local.is_local(*ip));
-            if let Some(ip) = port_config.addrs.iter().find(|ip| taken(ip)) {
-                return Err(WorkerError::BadAddress(*ip, io.info().name.clone()));
+            let taken = |a: &&PortAddr| made.iter().any(|p| p.local.is_local(a.ip));
+            if let Some(addr) = port_config.addrs.iter().find(taken) {
+                return Err(WorkerError::TwoPorts(addr.ip, io.info().name.clone()));
             }
             made.push(Port::new(io, port_config, config)?);
         }
@@ -332,22 +341,24 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         }
         let local = &mut port.local;
         let dst = config.dst;
-        if !is_unicast(dst) || local.is_local(dst) {
+        if route::no_host(dst).is_some() || local.is_local(dst) {
             return Err(AhError::NotAPeer(dst));
         }
-        let src = local.source_for(dst, config.src)?;
+        let Way { src, next_hop } = local.way_to(dst, config.src)?;
         if let Some(mac) = config.dst_mac.filter(|m| m.is_zero() || m.is_multicast()) {
             return Err(AhError::BadMac(mac));
         }
         let table = &mut local.neighbours;
         let mac = match config.dst_mac {
             Some(mac) => Some(mac),
-            None => table.acquire(dst, now).map_err(|TableFull| AhError::TooManyNeighbours(table.len()))?,
+            None => {
+                table.acquire(next_hop, now).map_err(|TableFull| AhError::TooManyNeighbours(table.len()))?
+            }
         };
         let route = Route {
             src_mac: local.mac,
             dst_mac: mac.unwrap_or(MacAddr::ZERO),
-            vlan: config.vlan,
+            vlan: config.vlan.or(local.vlan),
             ip: match (src, dst) {
                 (IpAddr::V4(src), IpAddr::V4(dst)) => IpRoute::V4 { src, dst, ident: 0 },
                 (IpAddr::V6(src), IpAddr::V6(dst)) => IpRoute::V6 { src, dst, flow_label: config.flow_label },
@@ -358,9 +369,14 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             hop_limit: config.hop_limit,
             src_port: config.src_port.unwrap_or(crate::qp::SRC_PORT_BASE),
         };
+        tracing::info!(
+            "port {}: {dst} is reached from {src}{}",
+            local.name,
+            if next_hop == dst { String::new() } else { format!(" by way of {next_hop}") }
+        );
         Ok(self.core.ahs.insert(Ah {
             port: config.port,
-            dst,
+            next_hop,
             follow_qp: config.src_port.is_none(),
             tracked: config.dst_mac.is_none(),
             ready: mac.is_some(),
@@ -372,7 +388,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     /// Whether an address handle is ready; `None` if there is no such handle.
     pub fn ah_state(&self, ah: AhKey) -> Option<AhState> {
         let ah = self.core.ahs.get(ah)?;
-        let asked = || self.ports.get(ah.port).map_or(0, |p| p.local.neighbours.asked(ah.dst));
+        let asked = || self.ports.get(ah.port).map_or(0, |p| p.local.neighbours.asked(ah.next_hop));
         Some(if ah.ready { AhState::Ready } else { AhState::Resolving { asked: asked() } })
     }
 
@@ -383,7 +399,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         if ah.tracked
             && let Some(port) = self.ports.get_mut(ah.port)
         {
-            port.local.neighbours.release(ah.dst);
+            port.local.neighbours.release(ah.next_hop);
         }
         true
     }
@@ -392,13 +408,5 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     #[inline]
     pub fn post_recv(&mut self, qp: QpKey, wr: RecvWr<B>) -> Result<(), (PostError, RecvWr<B>)> {
         self.core.post_recv(qp, wr)
-    }
-}
-
-/// Whether `ip` can be the address of one host.
-pub(crate) fn is_unicast(ip: IpAddr) -> bool {
-    match ip {
-        IpAddr::V4(v4) => !v4.is_multicast() && !v4.is_broadcast() && !v4.is_unspecified(),
-        IpAddr::V6(v6) => !v6.is_multicast() && !v6.is_unspecified(),
     }
 }

@@ -1,7 +1,7 @@
 //! One port of a worker: its IO, what is local to it, and the packets about to leave.
 
 use super::rx::Known;
-use super::{WorkerConfig, WorkerError, is_unicast};
+use super::{WorkerConfig, WorkerError};
 use crate::ah::AhError;
 use crate::capture::Capture;
 use crate::counters::Counters;
@@ -9,8 +9,9 @@ use crate::io::{BURST, PacketBurst, PortIo, burst_of};
 use crate::neighbour::NeighbourTable;
 use crate::qp::{CqKey, QpKey};
 use crate::ring::Ring;
+use crate::route::{Gateway, NoWay, PortAddr, RouteTable};
 use roce_proto::types::{Mtu, PKey};
-use roce_proto::wire::ethernet::MacAddr;
+use roce_proto::wire::ethernet::{MacAddr, VlanStack, VlanTag};
 use roce_proto::wire::{ethernet, ud};
 use std::net::IpAddr;
 
@@ -21,8 +22,14 @@ const MAX_OVERHEAD: usize = ud::overhead(true, true);
 /// How a worker uses a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
-    /// Its IP addresses. The first of a family is the source of what is sent over that family.
-    pub addrs: Vec<IpAddr>,
+    /// Its IP addresses, the preferred first. What is sent leaves from one of the next hop's network, else from the first that
+    /// is routable.
+    pub addrs: Vec<PortAddr>,
+    /// Routers to what is not on the link.
+    pub gateways: Vec<Gateway>,
+    /// The VLAN it is on: all that it sends carries this tag (unless an address handle has another), and what comes with
+    /// another VLAN identifier, or without a tag, is dropped. `None` sends untagged and takes every tag.
+    pub vlan: Option<VlanTag>,
     /// Its P_Key table.
     pub pkeys: Vec<PKey>,
     /// The largest raw UD message; `None` takes the largest IB MTU that the port's MTU carries.
@@ -30,9 +37,15 @@ pub struct PortConfig {
 }
 
 impl PortConfig {
-    /// One address, the default P_Key, the largest MTU.
+    /// One address with everything on its link, the default P_Key, the largest MTU.
     pub fn new(addr: IpAddr) -> PortConfig {
-        PortConfig { addrs: vec![addr], pkeys: vec![PKey::DEFAULT], ib_mtu: None }
+        PortConfig {
+            addrs: vec![addr.into()],
+            gateways: Vec::new(),
+            vlan: None,
+            pkeys: vec![PKey::DEFAULT],
+            ib_mtu: None,
+        }
     }
 }
 
@@ -41,6 +54,8 @@ pub(crate) struct Local {
     pub name: String,
     pub mac: MacAddr,
     pub addrs: Vec<IpAddr>,
+    pub routes: RouteTable,
+    pub vlan: Option<VlanTag>,
     pub pkeys: Vec<PKey>,
     /// Bytes.
     pub ib_mtu: usize,
@@ -54,8 +69,25 @@ impl Local {
         self.addrs.contains(&ip)
     }
 
-    /// The source address for packets to `dst`.
-    pub fn source_for(&self, dst: IpAddr, asked: Option<IpAddr>) -> Result<IpAddr, AhError> {
+    /// Whether a frame with these tags is of the port's VLAN.
+    #[inline]
+    pub fn in_vlan(&self, tags: impl FnOnce() -> VlanStack) -> bool {
+        match self.vlan {
+            None => true,
+            Some(own) => {
+                let tags = tags();
+                tags.inner().is_none() && tags.outer().is_some_and(|tag| tag.vid() == own.vid())
+            }
+        }
+    }
+
+    /// The tags of what the port itself has to say.
+    pub fn tags(&self) -> VlanStack {
+        VlanStack::single(self.vlan)
+    }
+
+    /// The source address and the next hop of packets to `dst`.
+    pub fn way_to(&self, dst: IpAddr, asked: Option<IpAddr>) -> Result<Way, AhError> {
         if let Some(src) = asked {
             if src.is_ipv4() != dst.is_ipv4() {
                 return Err(AhError::FamilyMismatch { src, dst });
@@ -63,14 +95,31 @@ impl Local {
             if !self.is_local(src) {
                 return Err(AhError::NotLocal { port: self.name.clone(), src });
             }
-            return Ok(src);
         }
-        self.addrs.iter().copied().find(|a| a.is_ipv4() == dst.is_ipv4()).ok_or_else(|| AhError::NoSource {
-            port: self.name.clone(),
-            family: if dst.is_ipv4() { "IPv4" } else { "IPv6" },
-            dst,
-        })
+        let next_hop = self.routes.next_hop(dst).map_err(|e| self.no_way(e, dst))?;
+        let src = match asked {
+            Some(src) => src,
+            None => self.routes.source(dst, next_hop).map_err(|e| self.no_way(e, dst))?,
+        };
+        Ok(Way { src, next_hop })
     }
+
+    fn no_way(&self, why: NoWay, dst: IpAddr) -> AhError {
+        let (port, family) = (self.name.clone(), if dst.is_ipv4() { "IPv4" } else { "IPv6" });
+        match why {
+            NoWay::Family => AhError::NoSource { port, family, dst },
+            NoWay::OnlyLinkLocal => AhError::OnlyLinkLocal { port, family, dst },
+            NoWay::NoRoute => AhError::NoRoute { port, dst },
+            NoWay::NotAHost => AhError::NotAPeer(dst),
+        }
+    }
+}
+
+/// How packets leave for a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    pub src: IpAddr,
+    pub next_hop: IpAddr,
 }
 
 /// Packets handed to the port, one after the other and alike, to be settled when the driver takes them.
@@ -164,16 +213,18 @@ impl<I: PortIo, B> Port<I, B> {
                 mtu: info.mtu,
             });
         }
-        if let Some(ip) = config.addrs.iter().find(|ip| !is_unicast(**ip)) {
-            return Err(WorkerError::BadAddress(*ip, info.name));
-        }
+        let addrs = config.addrs.iter().map(|a| a.ip).collect();
+        let routes = RouteTable::new(config.addrs, config.gateways)
+            .map_err(|error| WorkerError::Routes { port: info.name.clone(), error })?;
         if config.pkeys.is_empty() {
             return Err(WorkerError::NoPKey(info.name));
         }
         let local = Local {
             name: info.name,
             mac: info.mac,
-            addrs: config.addrs,
+            addrs,
+            routes,
+            vlan: config.vlan,
             pkeys: config.pkeys,
             ib_mtu: ib_mtu.bytes(),
             neighbours: NeighbourTable::new(worker.max_neighbours),

@@ -149,6 +149,9 @@ fn deliver<B: Buffer>(
     core: &mut Core<B>,
     sink: &mut impl Sink<B>,
 ) -> Result<usize, DropReason> {
+    if !at.in_vlan(|| packet.link.vlans()) {
+        return Err(local(LocalDrop::Vlan));
+    }
     if packet.link.dst() != at.mac {
         return Err(local(LocalDrop::ForeignMac));
     }

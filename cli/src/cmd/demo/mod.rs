@@ -122,6 +122,8 @@ impl DemoArgs {
             endpoint: EndpointArgs {
                 port: Some(port),
                 ip: vec![crate::args::IpArg { addr: CLIENT_IP, prefix: None }],
+                gateway: Vec::new(),
+                vlan: None,
                 mtu: None,
                 pkey: PKey::DEFAULT,
                 neighbour: Vec::new(),

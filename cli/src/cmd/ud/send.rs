@@ -17,7 +17,7 @@ use dataplane::idle::{Idle, IdlePolicy};
 use dataplane::io::PortIo;
 use dataplane::qp::{CqKey, PostError, QpConfig, QpKey, SendWr};
 use roce_proto::types::{Mtu, Psn, QKey, Qpn};
-use roce_proto::wire::ethernet::{MacAddr, VlanTag};
+use roce_proto::wire::ethernet::MacAddr;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -106,10 +106,6 @@ pub struct SendArgs {
     #[arg(long, value_name = "PORT", value_parser = units::word)]
     pub src_port: Option<u16>,
 
-    /// 802.1Q tag, by its identifier
-    #[arg(long, value_name = "VID", value_parser = vlan)]
-    pub vlan: Option<VlanTag>,
-
     /// MAC address of the receiver, or of the router on the way; without it the receiver is asked for its own
     #[arg(long, value_name = "MAC")]
     pub dmac: Option<MacAddr>,
@@ -133,14 +129,6 @@ pub struct SendArgs {
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
-}
-
-/// An 802.1Q tag of priority 0.
-fn vlan(text: &str) -> Result<VlanTag, String> {
-    units::word(text)
-        .ok()
-        .and_then(VlanTag::dot1q)
-        .ok_or_else(|| format!("`{text}` is no VLAN identifier: 0 to 4095"))
 }
 
 impl SendArgs {
@@ -176,7 +164,7 @@ impl SendArgs {
             "hop_limit": self.hop_limit,
             "flow_label": self.flow_label,
             "src_port": self.src_port,
-            "vlan": self.vlan.map(|v| v.vid()),
+            "vlan": self.endpoint.vlan.map(|v| v.0.vid()),
             "dmac": self.dmac.map(|m| m.to_string()),
             "ib_mtu": self.ib_mtu.map(Mtu::bytes),
             "endpoint": self.endpoint,
@@ -285,7 +273,7 @@ fn resolve<I: PortIo>(
     let config = AhConfig {
         src: args.src,
         dst_mac: args.dmac,
-        vlan: args.vlan,
+        vlan: args.endpoint.vlan.map(|v| v.0),
         traffic_class: args.tclass,
         hop_limit: args.hop_limit,
         flow_label: args.flow_label,
@@ -314,7 +302,7 @@ fn resolve<I: PortIo>(
             ))
             .hint(
                 "is the address right, the other side running, and both in one network (and VLAN)? \
-                 Behind a router give the router's MAC address with --dmac; a peer that never answers can be given \
+                 Behind a router, the router must be given (--gateway, or its MAC address by --dmac); a peer that never answers can be given \
                  with --neighbour IP=MAC",
             ));
         }

@@ -62,7 +62,7 @@ const IDLE: IdlePolicy =
     IdlePolicy::BackOff { spins: 16, yields: 100, max_sleep: std::time::Duration::from_micros(100) };
 
 fn worker(port: MemoryPort, addrs: &[&str]) -> UdWorker<MemoryPort> {
-    let addrs: Vec<IpAddr> = addrs.iter().map(|a| a.parse().unwrap()).collect();
+    let addrs = addrs.iter().map(|a| a.parse::<IpAddr>().unwrap().into()).collect();
     let config = PortConfig { addrs, ..PortConfig::new("192.0.2.1".parse().unwrap()) };
     Worker::new(&WorkerConfig::default(), vec![(port, config)]).unwrap()
 }

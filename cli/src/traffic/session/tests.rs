@@ -97,7 +97,7 @@ fn start<A: Act>(
     let (tell, out) = channel();
     std::thread::spawn(move || {
         let idle = IdlePolicy::BackOff { spins: 4, yields: 2000, max_sleep: Duration::from_millis(1) };
-        let listen = config.addrs[0].to_string() == SERVER;
+        let listen = config.addrs[0].ip.to_string() == SERVER;
         let clock = Clock::new();
         let mut worker: Worker<Lossy, Buf> =
             Worker::new(&WorkerConfig::default(), vec![(port, config)]).unwrap();

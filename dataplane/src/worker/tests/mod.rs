@@ -3,6 +3,7 @@
 mod consume;
 mod network;
 mod predict;
+mod routes;
 mod verbs;
 
 use super::*;
@@ -36,7 +37,8 @@ fn at(us: u64) -> Instant {
 }
 
 fn worker(io: MemoryPort, last: u8) -> W {
-    let config = PortConfig { addrs: vec![v4(last), v6(u16::from(last))], ..PortConfig::new(v4(last)) };
+    let config =
+        PortConfig { addrs: vec![v4(last).into(), v6(u16::from(last)).into()], ..PortConfig::new(v4(last)) };
     W::new(&WorkerConfig { seed: u64::from(last), ..WorkerConfig::default() }, vec![(io, config)]).unwrap()
 }
 
