@@ -141,7 +141,7 @@ impl Ask {
             kind: port.map_or(Kind::Any, kind),
             mtu: args.endpoint.mtu,
             ib_mtu: args.ib_mtu,
-            addrs: args.endpoint.addrs(),
+            addrs: args.endpoint.ip.iter().map(|ip| ip.addr).collect(),
             cores: args.endpoint.cores.clone().unwrap_or_default().0,
         }
     }
