@@ -410,8 +410,11 @@ mod tests {
         assert_eq!((plan.selector.as_str(), plan.mtu), ("0000:01:00.0", Some(1500)));
         let plan = Plan::of(&args("--port net_af_packet0,iface=veth0"), Role::Server);
         assert_eq!((plan.vdevs, plan.mtu), (vec!["net_af_packet0,iface=veth0".to_owned()], None));
-        let plan = Plan::of(&args("--port net_memif3,role=client,bsize=9216"), Role::Server);
-        assert_eq!((plan.vdevs, plan.mtu), (vec!["net_memif3,role=client,bsize=9216".to_owned()], None));
+        let plan = Plan::of(&args("--port net_memif3,role=client,bsize=9216,rsize=9"), Role::Server);
+        assert_eq!(
+            (plan.vdevs, plan.mtu),
+            (vec!["net_memif3,role=client,bsize=9216,rsize=9".to_owned()], None)
+        );
         let plan = Plan::of(&args("--port 52:54:00:12:34:56 --eal --vdev=net_null0"), Role::Server);
         assert_eq!((plan.vdevs.len(), plan.allow.len()), (0, 0));
         assert_eq!(plan.selector, "52:54:00:12:34:56");

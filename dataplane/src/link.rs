@@ -63,6 +63,13 @@ impl<T> Sender<T> {
         Ok(())
     }
 
+    /// Items that can be pushed for sure.
+    #[inline]
+    pub fn room(&self) -> usize {
+        let filling = self.filling.as_ref().map_or(0, |batch| batch.capacity() - batch.len());
+        filling + self.emptied.len() * BATCH
+    }
+
     /// Sends the batch being filled, however full it is.
     #[inline]
     pub fn flush(&mut self) {
@@ -124,8 +131,10 @@ mod tests {
     fn a_full_queue_refuses_and_recovers() {
         let (mut tx, mut rx) = link(1);
         let mut sent = 0u32;
+        assert_eq!(tx.room(), 4 * BATCH);
         while tx.push(sent).is_ok() {
             sent += 1;
+            assert_eq!(tx.room(), 4 * BATCH - sent as usize);
         }
         assert_eq!(sent as usize, 4 * BATCH);
         assert_eq!(tx.push(sent), Err(sent));

@@ -358,8 +358,17 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
                 call(&mut self.worker);
             }
             let commands = self.take_recvs() + self.take_sends() + self.take_lists();
-            let progress = self.worker.poll(self.clock.round());
-            let completed = self.give_completions();
+            let mut completed = self.give_held();
+            let room = if self.held_completion.is_some() { 0 } else { self.completions.room() };
+            let (completions, lost) = (&mut self.completions, &mut self.held_completion);
+            let progress = self.worker.poll_giving(self.clock.round(), room, |done| {
+                completed += 1;
+                // There is room for it: it was counted before.
+                if let Err(done) = completions.push(done) {
+                    *lost = Some(done);
+                }
+            });
+            completed += self.give_completions();
             let moved = commands + completed + progress.sent > 0;
             if self.stop.load(Ordering::Acquire) && self.may_end(moved) {
                 let flushed = self.flush_requests();
@@ -420,18 +429,26 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
     }
 
     fn take_recvs(&mut self) -> usize {
-        for taken in 0..COMMANDS_PER_ROUND {
-            let Some((qp, wr)) = self.held_recv.take().or_else(|| self.recvs.pop()) else { return taken };
-            if let Err((_, wr)) = self.worker.post_recv(qp, wr) {
-                // A full receive queue is the poster's own doing. To wait for it would hold up every other queue pair.
-                if self.held_completion.is_some() {
-                    self.held_recv = Some((qp, wr));
-                    return taken;
-                }
-                self.give_failure(qp, WcOpcode::Recv, wr.wr_id, Some(wr.buf));
+        let mut taken = 0;
+        while taken < COMMANDS_PER_ROUND {
+            let (recvs, held) = (&mut self.recvs, &mut self.held_recv);
+            let mut left = COMMANDS_PER_ROUND - taken;
+            let next = || {
+                left = left.checked_sub(1)?;
+                held.take().or_else(|| recvs.pop())
+            };
+            let (posted, refused) = self.worker.core.post_recvs(next);
+            taken += posted;
+            let Some((qp, wr)) = refused else { return taken };
+            // A full receive queue is the poster's own doing. To wait for it would hold up every other queue pair.
+            if self.held_completion.is_some() {
+                self.held_recv = Some((qp, wr));
+                return taken;
             }
+            taken += 1;
+            self.give_failure(qp, WcOpcode::Recv, wr.wr_id, Some(wr.buf));
         }
-        COMMANDS_PER_ROUND
+        taken
     }
 
     fn take_sends(&mut self) -> usize {
@@ -504,14 +521,18 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
         }
     }
 
-    fn give_completions(&mut self) -> usize {
-        let mut given = 0;
-        if let Some(held) = self.held_completion.take() {
-            if !self.give(held) {
-                return 0;
-            }
-            given += 1;
+    fn give_held(&mut self) -> usize {
+        match self.held_completion.take() {
+            Some(held) => usize::from(self.give(held)),
+            None => 0,
         }
+    }
+
+    fn give_completions(&mut self) -> usize {
+        if self.held_completion.is_some() {
+            return 0;
+        }
+        let mut given = 0;
         for i in 0..self.cqs.len() {
             let cq = self.cqs[i];
             while let Some(completion) = self.worker.cq(cq).and_then(|cq| cq.pop()) {

@@ -192,6 +192,42 @@ impl<B> Core<B> {
         Ok(())
     }
 
+    /// Posts receives until `next` has no more; returns how many, and the one that was refused, which ends it too. Runs for the
+    /// same queue pair look it up once.
+    pub fn post_recvs(
+        &mut self,
+        mut next: impl FnMut() -> Option<(QpKey, RecvWr<B>)>,
+    ) -> (usize, Option<(QpKey, RecvWr<B>)>) {
+        let mut posted = 0;
+        let mut waiting = next();
+        while let Some((key, wr)) = waiting.take() {
+            let Some(qp) = self.qps.get_mut(key).filter(|qp| qp.may_receive()) else {
+                // Slowly, and with every reason that there may be.
+                if let Err((_, wr)) = self.post_recv(key, wr) {
+                    return (posted, Some((key, wr)));
+                }
+                posted += 1;
+                waiting = next();
+                continue;
+            };
+            let mut wr = wr;
+            loop {
+                if let Err(wr) = qp.recv.push(wr) {
+                    return (posted, Some((key, wr)));
+                }
+                posted += 1;
+                match next() {
+                    Some((other, more)) if other == key => wr = more,
+                    more => {
+                        waiting = more;
+                        break;
+                    }
+                }
+            }
+        }
+        (posted, None)
+    }
+
     /// See [`super::Worker::consume`].
     #[inline(always)]
     pub fn consume(

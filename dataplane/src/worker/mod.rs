@@ -172,6 +172,18 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         (self.round(now, &mut rx::Into { cq, take }), consumed)
     }
 
+    /// The same round, with up to `room` receive completions of any queue given to `give` instead of being queued, as far as
+    /// none waits in their queue before them.
+    #[inline]
+    pub(crate) fn poll_giving(
+        &mut self,
+        now: Instant,
+        room: usize,
+        give: impl FnMut(Completion<B>),
+    ) -> Progress {
+        self.round(now, &mut rx::Give { room, give })
+    }
+
     #[inline(always)]
     fn round(&mut self, now: Instant, sink: &mut impl rx::Sink<B>) -> Progress {
         let mut progress = Progress::default();
