@@ -29,7 +29,9 @@ missing=()
 want() { # PACKAGE PROBE...: note the Debian package when the probe fails
 	local package=$1
 	shift
-	"$@" >/dev/null 2>&1 || missing+=("$package")
+	if ! "$@" >/dev/null 2>&1 && [[ " ${missing[*]} " != *" $package "* ]]; then
+		missing+=("$package")
+	fi
 }
 
 needs_build() {
@@ -47,6 +49,7 @@ needs_test() {
 	want iproute2 have ip # links and namespaces
 	want iputils-ping have ping
 	want git have git
+	needs_peer # the guest that the interoperability tests run against
 }
 needs_bench() {
 	needs_build

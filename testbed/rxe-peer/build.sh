@@ -8,12 +8,21 @@
 #   RXE_EXTRA   a folder whose content is copied over the guest's root (optional)
 #
 # Result: $RXE_CACHE/vmlinux and $RXE_CACHE/initramfs.cpio
+#
+# Nothing is done if what is there was built from these same files: build.sh --force builds
+# anew, with the kernel and packages of now.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${RXE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/spraywire/rxe}
 mkdir -p "$cache/debs"
 cd "$cache"
 exec 9>.lock; flock 9		# one build at a time
+stamp=$(cat "$here/build.sh" "$here/guest-init" "$here/udtool.c" | sha256sum)
+if [ "${1:-}" != --force ] && [ -z "${RXE_EXTRA:-}" ] && [ "$(cat .stamp 2>/dev/null)" = "$stamp" ]; then
+	echo "up to date: $cache"
+	exit 0
+fi
+rm -f .stamp
 export DEBIAN_FRONTEND=noninteractive
 apt="apt-get -qq -o APT::Sandbox::User=root -o Dpkg::Use-Pty=0"
 
@@ -114,4 +123,5 @@ cp "$here/guest-init" "$root/init"; chmod 755 "$root/init"
 [ -z "${RXE_EXTRA:-}" ] || cp -a "$RXE_EXTRA/." "$root/"
 (cd "$root" && find . -print0 | cpio --null -o -H newc --quiet --owner=0:0) >initramfs.cpio.tmp
 mv initramfs.cpio.tmp initramfs.cpio
+[ -n "${RXE_EXTRA:-}" ] || echo "$stamp" >.stamp
 echo "built: kernel $kver, $(du -h --apparent-size initramfs.cpio | cut -f1) initramfs in $cache"

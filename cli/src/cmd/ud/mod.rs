@@ -3,6 +3,7 @@
 pub mod pattern;
 pub mod recv;
 pub mod send;
+pub mod sizes;
 
 use crate::args::{EndpointArgs, OutputArgs};
 use crate::endpoint::{Endpoint, OpenConfig};

@@ -1,6 +1,7 @@
 //! `spraywire ud send`.
 
 use super::pattern::{Pattern, messages};
+use super::sizes::Sizes;
 use super::{Time, UdWorker, counters_json, text, with_worker};
 use crate::args::{EndpointArgs, OutputArgs};
 use crate::cmd::measure::ib_mtu;
@@ -50,9 +51,9 @@ pub struct SendArgs {
     #[arg(short = 'k', long, value_name = "KEY", default_value = "0x11111111", value_parser = units::qkey)]
     pub qkey: QKey,
 
-    /// Message size in bytes; 64, or what hex: and text: have
-    #[arg(short, long, value_name = "BYTES", value_parser = units::size)]
-    pub size: Option<u64>,
+    /// Message size in bytes, or FROM-TO for each size of a range in turn; 64, or what hex: and text: have
+    #[arg(short, long, value_name = "BYTES")]
+    pub size: Option<Sizes>,
 
     /// What messages hold: zero, incr, random, random:SEED, hex:…, text:…
     #[arg(long, value_name = "PATTERN", default_value = "incr")]
@@ -132,15 +133,15 @@ pub struct SendArgs {
 }
 
 impl SendArgs {
-    fn size(&self) -> usize {
-        self.size.map_or(self.pattern.size(), |n| usize::try_from(n).unwrap_or(usize::MAX))
+    fn size(&self) -> Sizes {
+        self.size.unwrap_or(Sizes::one(self.pattern.size()))
     }
 
     /// Time between two messages; zero for none.
     pub(super) fn gap(&self) -> Duration {
         let seconds = match self.rate {
             Some(Rate::MessagesPerSecond(n)) => 1.0 / n,
-            Some(Rate::BitsPerSecond(n)) => self.size() as f64 * 8.0 / n,
+            Some(Rate::BitsPerSecond(n)) => self.size().longest() as f64 * 8.0 / n,
             None => return self.interval.unwrap_or_default(),
         };
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
@@ -225,6 +226,7 @@ pub(super) fn send<I: PortIo>(
 
     let interrupted = sender.sent < args.count && stop.requested();
     let ok = sender.sent == args.count;
+    let bytes: u64 = size.sum(sender.sent);
     let from = worker.qpn(qp).unwrap_or_default();
     out.line(format_args!(
         "{} of {size} bytes sent to {} qp {} from qp {from}",
@@ -236,10 +238,7 @@ pub(super) fn send<I: PortIo>(
         out.line(format_args!("the port took only {}", c.tx_packets))?;
     }
     out.flush()?;
-    document.set(
-        "results",
-        &[json!({"messages": sender.sent, "bytes": sender.sent * size as u64, "seconds": seconds})],
-    );
+    document.set("results", &[json!({"messages": sender.sent, "bytes": bytes, "seconds": seconds})]);
     document.set("endpoint", &json!({"qpn": from.get(), "addrs": worker.addrs(0), "ib_mtu": mtu}));
     document.set("counters", &counters_json(worker));
     document.set("interrupted", &interrupted);
@@ -253,7 +252,7 @@ pub(super) fn send<I: PortIo>(
 
 /// Refuses a message that is longer than the IB MTU: UD has no segmentation.
 fn check_size(args: &SendArgs, mtu: usize) -> Result<(), Error> {
-    let len = args.size();
+    let len = args.size().longest();
     if len <= mtu {
         return Ok(());
     }
@@ -329,7 +328,7 @@ impl Sender {
         time: Time,
         stop: &Stop,
     ) -> Result<(), Error> {
-        let mut message = vec![0; args.size()];
+        let mut message = vec![0; args.size().longest()];
         let gap = args.gap();
         let mut due = time.elapsed();
         let mut idle = Idle::new(idle);
@@ -343,8 +342,9 @@ impl Sender {
             let now = time.elapsed();
             let mut busy = false;
             if self.posted < args.count && now >= due {
-                args.pattern.fill(self.posted, &mut message);
-                if self.post(worker, args, &message)? {
+                let message = &mut message[..args.size().of(self.posted)];
+                args.pattern.fill(self.posted, message);
+                if self.post(worker, args, message)? {
                     busy = true;
                     // A pause is not made up for by a burst.
                     due = if gap.is_zero() { now } else { (due + gap).max(now.saturating_sub(gap)) };
