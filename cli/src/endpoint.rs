@@ -109,6 +109,7 @@ impl Endpoint {
         let addrs = addresses(args, config.role)?;
         let gateways = args.gateways();
         route::check(&addrs, &gateways).map_err(Error::usage)?;
+        check_cores(args.cores.as_ref().map_or(&[], |cores| &cores.0))?;
         let plan = Plan::of(args, config.role);
         // Before anything is started: a file that cannot be written should not cost a wait for the other side.
         let capture = match &args.pcap {
@@ -294,6 +295,16 @@ fn addresses(args: &EndpointArgs, role: Role) -> Result<Vec<PortAddr>, Error> {
     }
 }
 
+/// Cores that there are not, before DPDK answers them with its usage.
+fn check_cores(asked: &[usize]) -> Result<(), Error> {
+    let allowed = allowed_cores();
+    match asked.iter().find(|core| !allowed.contains(core)) {
+        None => Ok(()),
+        Some(core) => Err(Error::usage(format_args!("there is no core {core} for this process"))
+            .hint(format_args!("--cores takes some of {allowed:?}"))),
+    }
+}
+
 /// Poll loops want a core each.
 fn warn_of_few_cores() {
     let cores = allowed_cores().len();
@@ -418,6 +429,14 @@ mod tests {
         let plan = Plan::of(&args("--port 52:54:00:12:34:56 --eal --vdev=net_null0"), Role::Server);
         assert_eq!((plan.vdevs.len(), plan.allow.len()), (0, 0));
         assert_eq!(plan.selector, "52:54:00:12:34:56");
+    }
+
+    #[test]
+    fn cores_that_are_not_there_are_named() {
+        let allowed = allowed_cores();
+        assert!(check_cores(&allowed).is_ok() && check_cores(&[]).is_ok());
+        let error = check_cores(&[allowed[0], 100_000]).unwrap_err().to_string();
+        assert!(error.contains("100000") && error.contains(&format!("{allowed:?}")), "{error}");
     }
 
     #[test]

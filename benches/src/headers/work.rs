@@ -5,6 +5,7 @@ use crc32fast::Hasher;
 use roce_proto::types::{PKey, Psn, QKey, Qpn};
 use roce_proto::wire::ethernet::MacAddr;
 use roce_proto::wire::frame::{self, Frame};
+use roce_proto::wire::predict::Headers;
 use roce_proto::wire::ud::{IpRoute, Route, Send, Template};
 use std::hint::black_box;
 use std::net::Ipv4Addr;
@@ -18,11 +19,15 @@ pub enum Op {
     Build,
     /// Parse, check the ICRC, and find payload and keys
     Parse,
+    /// Build by header prediction: copy the headers of the packet before, with the next PSN, and make the ICRC
+    BuildNext,
+    /// Receive by header prediction: compare with the packet before, and check the ICRC
+    CheckNext,
 }
 
 impl Op {
     /// In the order in which they are shown; the first is the baseline.
-    pub const ALL: [Op; 3] = [Op::Crc, Op::Build, Op::Parse];
+    pub const ALL: [Op; 5] = [Op::Crc, Op::Build, Op::Parse, Op::BuildNext, Op::CheckNext];
 
     /// Shown in tables.
     pub fn title(self) -> &'static str {
@@ -30,6 +35,8 @@ impl Op {
             Op::Crc => "bare CRC",
             Op::Build => "build + ICRC",
             Op::Parse => "parse + ICRC check",
+            Op::BuildNext => "build, predicted",
+            Op::CheckNext => "check, predicted",
         }
     }
 
@@ -39,6 +46,8 @@ impl Op {
             Op::Crc => "crc",
             Op::Build => "build",
             Op::Parse => "parse",
+            Op::BuildNext => "build-next",
+            Op::CheckNext => "check-next",
         }
     }
 }
@@ -53,6 +62,8 @@ pub struct Work {
     template: Template,
     send: Send,
     payload: usize,
+    /// Those of the first frame; none before it is built.
+    headers: Option<Headers>,
     frames: [Vec<u8>; FRAMES],
 }
 
@@ -80,8 +91,9 @@ impl Work {
         };
         let len = template.frame_len(false, payload);
         let frames = [(); FRAMES].map(|()| (0..len).map(|i| i as u8).collect());
-        let mut work = Work { template, send, payload, frames };
+        let mut work = Work { template, send, payload, headers: None, frames };
         work.run(Op::Build, FRAMES as u64);
+        work.headers = Headers::of_emitted(&work.frames[0], false, payload);
         work
     }
 
@@ -108,6 +120,15 @@ impl Work {
                     Ok(Frame::Roce(packet)) => packet.icrc_ok() && packet.ud().map(black_box).is_ok(),
                     _ => false,
                 },
+                Op::BuildNext => {
+                    self.send.psn = self.send.psn.next();
+                    let headers = black_box(&self.headers).as_ref();
+                    headers.is_some_and(|h| h.emit(self.send.psn, black_box(&mut frame[..])).is_ok())
+                }
+                Op::CheckNext => {
+                    let headers = black_box(&self.headers).as_ref();
+                    headers.and_then(|h| h.verify(black_box(&frame[..]))) == Some(true)
+                }
             });
         }
         well
@@ -132,6 +153,7 @@ mod tests {
             assert_eq!(packet.ud().unwrap().payload.len(), payload);
             work.frames[2][70] ^= 1;
             assert_eq!(work.run(Op::Parse, 4), 3, "a broken frame does not go well");
+            assert_eq!(work.run(Op::CheckNext, 4), 3, "by neither way");
         }
     }
 }

@@ -188,7 +188,10 @@ impl Inspection<'_> {
         if !self.args.summary && self.summary.packets > 0 {
             self.out.line("")?;
         }
-        self.out.line(&self.summary)?;
+        // Of files that could not be read at all there is nothing to sum up: the errors have said why.
+        if self.summary.packets > 0 || !unread {
+            self.out.line(&self.summary)?;
+        }
         self.out.flush()?;
         let ok = !unread && !self.summary.any_wrong();
         self.json.finish(&[
