@@ -1,15 +1,18 @@
 //! Every capture of Linux Soft-RoCE against the parser, the ICRC and the builder.
 
 mod common;
+#[path = "common/reverse.rs"]
+mod reverse;
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use common::{captures, icrc_naive, l3_offset, pcaps};
+use reverse::reverse;
 use roce_proto::wire::ethernet::Header as Ethernet;
 use roce_proto::wire::frame::{self, Frame, Ip, Packet};
 use roce_proto::wire::grh::Grh;
-use roce_proto::wire::ud::{IpRoute, Route, Send, Template};
+use roce_proto::wire::ud::Template;
 use roce_proto::wire::{Reject, arp, control, icmpv6};
 
 /// What MANIFEST.md says of one capture.
@@ -140,41 +143,6 @@ fn every_capture_parses_as_its_manifest_says() {
     }
 }
 
-/// The route and the datagram of a UD packet: what our builder needs to make the same one.
-fn reverse(frame: &[u8], packet: &Packet<'_>) -> Option<(Route, Send)> {
-    let ud = packet.ud().ok()?;
-    let ethernet = Ethernet::parse(frame).expect("parsed before");
-    let ip = match (packet.ip.src(), packet.ip.dst()) {
-        (std::net::IpAddr::V4(src), std::net::IpAddr::V4(dst)) => {
-            IpRoute::V4 { src, dst, ident: packet.ip.ident().expect("IPv4") }
-        }
-        (std::net::IpAddr::V6(src), std::net::IpAddr::V6(dst)) => {
-            IpRoute::V6 { src, dst, flow_label: packet.ip.flow_label().expect("IPv6") }
-        }
-        mixed => panic!("{mixed:?}"),
-    };
-    let route = Route {
-        src_mac: ethernet.src,
-        dst_mac: ethernet.dst,
-        vlan: ethernet.vlans.outer(),
-        ip,
-        dscp: packet.ip.dscp(),
-        ecn: packet.ip.ecn(),
-        hop_limit: packet.ip.hop_limit(),
-        src_port: packet.src_port(),
-    };
-    let send = Send {
-        dst_qpn: packet.bth().dst_qpn,
-        src_qpn: ud.deth.src_qpn,
-        qkey: ud.deth.qkey,
-        pkey: packet.bth().pkey,
-        psn: packet.bth().psn,
-        imm: ud.imm,
-        solicited: packet.bth().solicited,
-    };
-    Some((route, send))
-}
-
 #[test]
 fn our_builder_makes_the_very_frames_of_linux() {
     let mut counts = [0, 0];
@@ -182,7 +150,7 @@ fn our_builder_makes_the_very_frames_of_linux() {
     for (name, frames) in captures() {
         for frame in &frames {
             let Some(packet) = roce(frame) else { continue };
-            let Some((route, send)) = reverse(frame, &packet) else { continue };
+            let Some((route, send)) = reverse(&packet) else { continue };
             let payload = packet.ud().expect("UD").payload;
             let imm = send.imm.is_some();
             let template = Template::new(&route);

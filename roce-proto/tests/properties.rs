@@ -2,13 +2,16 @@
 //! what the standard says.
 
 mod common;
+#[path = "common/reverse.rs"]
+mod reverse;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use common::{build, icrc_naive, l3_offset, roce};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+use reverse::reverse;
 use roce_proto::types::{PKey, Psn, QKey, Qpn};
 use roce_proto::wire::aeth::Aeth;
 use roce_proto::wire::atomiceth::{AtomicAckEth, AtomicEth};
@@ -267,38 +270,10 @@ proptest! {
 }
 
 /// What two routes and datagrams must agree in after the way over the wire.
-fn reverse(frame: &[u8]) -> (Route, Send, Vec<u8>) {
+fn reversed(frame: &[u8]) -> (Route, Send, Vec<u8>) {
     let packet = roce(frame);
-    let ud = packet.ud().expect("UD");
-    let ip = match (packet.ip.src(), packet.ip.dst()) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            IpRoute::V4 { src, dst, ident: packet.ip.ident().expect("IPv4") }
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            IpRoute::V6 { src, dst, flow_label: packet.ip.flow_label().expect("IPv6") }
-        }
-        mixed => panic!("{mixed:?}"),
-    };
-    let route = Route {
-        src_mac: packet.link.src(),
-        dst_mac: packet.link.dst(),
-        vlan: packet.link.vlans().outer(),
-        ip,
-        dscp: packet.ip.dscp(),
-        ecn: packet.ip.ecn(),
-        hop_limit: packet.ip.hop_limit(),
-        src_port: packet.src_port(),
-    };
-    let send = Send {
-        dst_qpn: packet.bth().dst_qpn,
-        src_qpn: ud.deth.src_qpn,
-        qkey: ud.deth.qkey,
-        pkey: packet.bth().pkey,
-        psn: packet.bth().psn,
-        imm: ud.imm,
-        solicited: packet.bth().solicited,
-    };
-    (route, send, ud.payload.to_vec())
+    let (route, send) = reverse(&packet).expect("UD");
+    (route, send, packet.ud().expect("UD").payload.to_vec())
 }
 
 proptest! {
@@ -313,7 +288,7 @@ proptest! {
         prop_assert_eq!(packet.body().len() % 4, payload.len() % 4);
         prop_assert_eq!((usize::from(packet.bth().pad) + payload.len()) % 4, 0);
         prop_assert!(packet.padding().iter().all(|&b| b == 0));
-        let (route_back, send_back, payload_back) = reverse(&frame);
+        let (route_back, send_back, payload_back) = reversed(&frame);
         prop_assert_eq!(route_back, route);
         prop_assert_eq!(send_back, send);
         prop_assert_eq!(payload_back, payload);

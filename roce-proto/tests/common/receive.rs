@@ -1,10 +1,12 @@
 //! What must hold of the receive path for every sequence of bytes: one function, for the fuzzer and for the tests.
 
-use std::net::IpAddr;
+#[path = "reverse.rs"]
+mod reverse;
 
+use reverse::reverse;
 use roce_proto::wire::frame::{self, Frame, Ip, Packet};
 use roce_proto::wire::grh::Grh;
-use roce_proto::wire::ud::{IpRoute, Route, Send, Template};
+use roce_proto::wire::ud::Template;
 use roce_proto::wire::{Reject, arp, control, ethernet, icmp, icmpv6, icrc, ipv4, ipv6};
 
 /// What became of a frame, to tell whether the inputs reach every part.
@@ -152,34 +154,7 @@ fn check_rebuilt(frame: &[u8], ethernet: &ethernet::Header, packet: &Packet<'_>)
         return;
     }
     let ud = packet.ud().expect("UD");
-    let ip = match (packet.ip.src(), packet.ip.dst()) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            IpRoute::V4 { src, dst, ident: packet.ip.ident().expect("IPv4") }
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            IpRoute::V6 { src, dst, flow_label: packet.ip.flow_label().expect("IPv6") }
-        }
-        mixed => panic!("{mixed:?}"),
-    };
-    let route = Route {
-        src_mac: ethernet.src,
-        dst_mac: ethernet.dst,
-        vlan: ethernet.vlans.outer(),
-        ip,
-        dscp: packet.ip.dscp(),
-        ecn: packet.ip.ecn(),
-        hop_limit: packet.ip.hop_limit(),
-        src_port: packet.src_port(),
-    };
-    let send = Send {
-        dst_qpn: packet.bth().dst_qpn,
-        src_qpn: ud.deth.src_qpn,
-        qkey: ud.deth.qkey,
-        pkey: packet.bth().pkey,
-        psn: packet.bth().psn,
-        imm: ud.imm,
-        solicited: packet.bth().solicited,
-    };
+    let (route, send) = reverse(packet).expect("UD");
     let template = Template::new(&route);
     let (imm, len) = (send.imm.is_some(), ud.payload.len());
     let mut ours = vec![0xaa; template.frame_len(imm, len)];
