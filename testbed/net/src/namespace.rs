@@ -82,7 +82,7 @@ impl Namespace {
 
     /// Makes a bridge over interfaces of this namespace and brings it up. It forwards at once.
     pub fn bridge(&self, name: &str, mtu: u32, members: &[&str]) {
-        self.ip(&format!("link add {name} type bridge forward_delay 0 stp_state 0 mcast_snooping 0"));
+        self.ip(&format!("link add name {name} type bridge forward_delay 0 stp_state 0 mcast_snooping 0"));
         for member in members {
             self.ip(&format!("link set {member} master {name}"));
         }

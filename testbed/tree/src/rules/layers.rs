@@ -29,12 +29,17 @@ const LAYERS: &[Layer] = &[
     layer("testbed", &["fec", "roce-proto"], &[]),
     layer("testbed/tree", &[], &[]),
     layer("testbed/net", &[], &[]),
+    layer("testbed/hostile", &[], &[]),
     layer("dataplane/dpdk-sys", &[], &[]),
     layer("dataplane/dpdk", &["dataplane/dpdk-sys"], &[]),
     layer("dataplane", &["fec", "roce-proto", "dataplane/dpdk"], &["testbed"]),
     // The command starts DPDK's environment, which is one for the process and so the business of whoever
     // has `main`; packets it moves through the data plane only.
-    layer("cli", &["fec", "roce-proto", "testbed", "dataplane", "dataplane/dpdk"], &["testbed/net"]),
+    layer(
+        "cli",
+        &["fec", "roce-proto", "testbed", "dataplane", "dataplane/dpdk"],
+        &["testbed/net", "testbed/hostile"],
+    ),
     // The bare loops that our figures are held against use the port without our layers.
     layer(
         "benches",
