@@ -3,7 +3,8 @@
 //! - [`io`]: bursts of packets from and to a port: DPDK ports, or ports within the process, with one API;
 //! - [`worker`]: queue pairs, completion queues, address handles over some ports, driven by the caller;
 //! - [`thread`]: a worker in a poll-mode thread, reached through lock-free queues;
-//! - [`counters`]: the one counter in which each received packet ends.
+//! - [`counters`]: the one counter in which each received packet ends;
+//! - [`observe`]: a look at a running worker from another thread.
 //!
 //! The service is raw UD with the semantics of the verbs: one packet per message, unreliable, unordered only where the
 //! network reorders.
@@ -19,6 +20,7 @@ pub mod idle;
 pub mod io;
 pub mod link;
 pub mod neighbour;
+pub mod observe;
 pub mod parcel;
 pub mod qp;
 mod ring;

@@ -24,6 +24,7 @@ use crate::counters::Counters;
 use crate::cq::{Completion, Cq};
 use crate::io::{PortInfo, PortIo, PortStats};
 use crate::neighbour::TableFull;
+use crate::observe::{self, Observed, PortSnapshot, QpSnapshot};
 use crate::qp::{CqKey, PostError, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr};
 use crate::route::{self, PortAddr, RouteError};
 use core::Core;
@@ -84,6 +85,9 @@ impl Progress {
 pub struct Worker<I: PortIo, B: Buffer> {
     pub(crate) ports: Vec<Port<I, B>>,
     pub(crate) core: Core<B>,
+    observed: Option<Observed>,
+    /// When to check whether somebody wants to look.
+    check_at: Instant,
 }
 
 /// Why a worker could not be made.
@@ -147,7 +151,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             }
             made.push(Port::new(io, port_config, config)?);
         }
-        Ok(Worker { ports: made, core: Core::new(config) })
+        Ok(Worker { ports: made, core: Core::new(config), observed: None, check_at: Instant::MAX })
     }
 
     /// One round over all ports at the time `now`, which must not go back.
@@ -197,7 +201,44 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         if self.core.any_flushing() {
             self.core.flush_some();
         }
+        if now >= self.check_at {
+            self.be_looked_at(now);
+        }
         progress
+    }
+
+    /// Fills the sheet of somebody who wants to look.
+    #[cold]
+    fn be_looked_at(&mut self, now: Instant) {
+        self.check_at = now + observe::CHECK_EVERY;
+        let Some(observed) = &self.observed else { return };
+        let Some(mut sheet) = observed.asked() else { return };
+        sheet.at = now;
+        sheet.qp_count = self.core.qps.len();
+        sheet.ah_count = self.core.ahs.len();
+        // No further than the sheet has room: it must not grow here.
+        let room = sheet.ports.capacity();
+        sheet.ports.extend(self.ports.iter().take(room).map(|p| PortSnapshot {
+            counters: p.local.counters.clone(),
+            driver: p.io.stats(),
+            link_up: p.io.link_up(),
+        }));
+        let room = sheet.qps.capacity().min(observe::MAX_QPS);
+        sheet.qps.extend(self.core.qps.values().take(room).map(|q| QpSnapshot {
+            qpn: q.qpn,
+            port: q.port,
+            state: q.state,
+            counters: q.counters,
+            outstanding: q.outstanding,
+            receives: q.recv.len(),
+        }));
+        observed.answer(sheet);
+    }
+
+    /// Lets somebody look at the worker from another thread; see [`crate::observe`].
+    pub fn set_observed(&mut self, observed: Option<Observed>) {
+        self.check_at = if observed.is_some() { Instant::ZERO } else { Instant::MAX };
+        self.observed = observed;
     }
 
     /// Number of ports.

@@ -2,6 +2,7 @@
 
 mod consume;
 mod network;
+mod observe;
 mod predict;
 mod routes;
 mod verbs;
