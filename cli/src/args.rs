@@ -1,5 +1,6 @@
 //! The arguments that several commands share: the port and its addresses, captures, reports.
 
+use crate::observe::ObserveArgs;
 use crate::report::JsonTarget;
 use crate::units;
 use clap::{Args, ValueEnum};
@@ -313,6 +314,11 @@ pub struct EndpointArgs {
     /// Write every frame that is sent or received to this pcap file
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
+
+    /// How its operators see it.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub observe: ObserveArgs,
 }
 
 impl EndpointArgs {

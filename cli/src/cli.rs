@@ -2,7 +2,9 @@
 
 use crate::cmd;
 use crate::error::{Error, Exit};
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, Parser, Subcommand};
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// What `--help` ends with.
@@ -25,6 +27,10 @@ pub struct Cli {
     /// Say more on standard error: -v what is done, -vv details, -vvv everything
     #[arg(short, long, action = ArgAction::Count, global = true)]
     pub verbose: u8,
+
+    /// Take arguments from this TOML file too: keys are the long names of flags, for one command in a table called like it
+    #[arg(long, value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
 
     /// What to do.
     #[command(subcommand)]
@@ -57,6 +63,8 @@ pub enum Command {
     /// Look for what stands in the way on this machine, each finding with its mend
     #[cfg(feature = "dpdk")]
     Doctor(cmd::doctor::DoctorArgs),
+    /// Show what running endpoints have done so far
+    Stats(cmd::stats::StatsArgs),
     /// Needs DPDK, which this build does not have
     #[cfg(not(feature = "dpdk"))]
     #[command(visible_aliases = ["bw", "lat", "ud", "ports", "doctor"])]
@@ -76,10 +84,20 @@ pub struct NoDpdk {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     // Clap prints help, version and errors itself; its code for errors is our 2.
-    let cli = match Cli::try_parse() {
+    let expanded = match crate::config::expand(&Cli::command(), std::env::args_os().collect()) {
+        Ok(expanded) => expanded,
+        Err(error) => {
+            error.print();
+            return error.exit.into();
+        }
+    };
+    let cli = match Cli::try_parse_from(&expanded.args) {
         Ok(cli) => cli,
         Err(e) => {
             let _ = e.print();
+            if let Some(file) = expanded.file.filter(|_| e.use_stderr()) {
+                let _ = writeln!(std::io::stderr(), "(some of the arguments come from {})", file.display());
+            }
             return if e.use_stderr() { Exit::Usage.into() } else { Exit::Ok.into() };
         }
     };
@@ -114,6 +132,7 @@ fn run(cli: &Cli) -> Result<Exit, Error> {
             "install it (Debian, Ubuntu: apt install libdpdk-dev libclang-dev pkg-config gcc) and build with the default \
              features: cargo build --release -p spraywire",
         )),
+        Command::Stats(args) => cmd::stats::run(args),
         Command::Inspect(args) => cmd::inspect::run(args, cli.verbose),
     }
 }
@@ -121,7 +140,6 @@ fn run(cli: &Cli) -> Result<Exit, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[cfg(not(feature = "dpdk"))]
     #[test]
@@ -138,7 +156,9 @@ mod tests {
     fn the_arguments_are_consistent_and_every_command_has_examples() {
         Cli::command().debug_assert();
         let with_port = cfg!(feature = "dpdk");
-        let shown = |c: &&clap::Command| !c.is_hide_set() && (with_port || c.get_name() == "inspect");
+        let shown = |c: &&clap::Command| {
+            !c.is_hide_set() && (with_port || ["inspect", "stats"].contains(&c.get_name()))
+        };
         for command in Cli::command().get_subcommands().filter(shown) {
             let help = command.get_after_help().map(|h| h.to_string()).unwrap_or_default();
             assert!(

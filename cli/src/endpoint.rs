@@ -2,6 +2,7 @@
 
 use crate::args::{EndpointArgs, NeighbourArg, PortSpec};
 use crate::error::Error;
+use crate::observe::{Observation, Prepared};
 use crate::signal::Stop;
 use dataplane::buffer::Buffer;
 use dataplane::capture::Capture;
@@ -79,6 +80,7 @@ pub struct Endpoint {
     neighbours: Vec<NeighbourArg>,
     idle: IdlePolicy,
     cores: Vec<usize>,
+    prepared: Prepared,
 }
 
 /// What outlives a worker: closed in order when the worker is gone.
@@ -86,12 +88,14 @@ pub struct Environment {
     /// DPDK.
     pub eal: Eal,
     capture: Option<Capture>,
+    observation: Observation,
 }
 
 impl Environment {
     /// Completes the capture. The worker, its port and their buffers must be gone. DPDK itself is left to the end of the
     /// process, which takes everything back: its own cleanup unmaps memory that its interrupt thread may still use.
     pub fn close(self) {
+        drop(self.observation);
         drop(self.capture);
     }
 }
@@ -111,7 +115,9 @@ impl Endpoint {
         route::check(&addrs, &gateways).map_err(Error::usage)?;
         check_cores(args.cores.as_ref().map_or(&[], |cores| &cores.0))?;
         let plan = Plan::of(args, config.role);
-        // Before anything is started: a file that cannot be written should not cost a wait for the other side.
+        // Before anything is started: a file that cannot be written, or an address that is taken, should not cost a wait for the
+        // other side.
+        let prepared = Prepared::new(&args.observe)?;
         let capture = match &args.pcap {
             Some(path) => Some(
                 Capture::create(path)
@@ -150,6 +156,7 @@ impl Endpoint {
             neighbours: args.neighbour.clone(),
             idle: args.idle.policy(),
             cores: args.cores.clone().unwrap_or_default().0,
+            prepared,
         })
     }
 
@@ -187,7 +194,8 @@ impl Endpoint {
             worker.add_neighbour(0, ip, mac).map_err(Error::usage)?;
         }
         worker.set_capture(self.capture.clone());
-        Ok((worker, Environment { eal: self.eal, capture: self.capture }))
+        let observation = self.prepared.start(&mut worker)?;
+        Ok((worker, Environment { eal: self.eal, capture: self.capture, observation }))
     }
 }
 

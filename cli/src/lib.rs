@@ -2,9 +2,11 @@
 //!
 //! - [`cli`]: the arguments of the whole command; [`args`] those that the port commands share; [`units`] how they are
 //!   written;
+//! - [`config`]: the same arguments from a file;
 //! - [`cmd`]: the subcommands, each a clap struct and a function that returns an error instead of exiting;
 //! - [`report`]: results on standard output, for people and as JSON; [`logging`] is what goes to standard error;
 //! - [`host`]: what the machine tells of itself, for `ports` and `doctor`;
+//! - [`observe`]: a running endpoint as its operators see it;
 //! - [`capture`]: capture files, read with distrust.
 #![forbid(unsafe_code)]
 
@@ -12,11 +14,13 @@ pub mod args;
 pub mod capture;
 pub mod cli;
 pub mod cmd;
+pub mod config;
 #[cfg(feature = "dpdk")]
 pub mod endpoint;
 pub mod error;
 pub mod host;
 pub mod logging;
+pub mod observe;
 pub mod rendezvous;
 pub mod report;
 pub mod signal;

@@ -13,5 +13,6 @@ pub mod lat;
 pub mod measure;
 #[cfg(feature = "dpdk")]
 pub mod ports;
+pub mod stats;
 #[cfg(feature = "dpdk")]
 pub mod ud;

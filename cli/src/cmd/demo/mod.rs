@@ -131,6 +131,7 @@ impl DemoArgs {
                 idle: self.idle,
                 eal,
                 pcap: self.pcap.clone(),
+                observe: crate::observe::ObserveArgs::default(),
             },
             output: OutputArgs::default(),
         })

@@ -1,0 +1,309 @@
+//! Metrics by HTTP, in the OpenMetrics text format.
+
+use super::Probe;
+use crate::error::Error;
+use dataplane::counters::DropReason;
+use dataplane::observe::PortSnapshot;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tiny_http::{Header, Method, Request, Response, Server};
+
+/// What OpenMetrics 1.0 calls itself over HTTP.
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+type Labels = Vec<(&'static str, String)>;
+
+/// A server that has its address and answers nobody yet.
+pub struct Bound(Arc<Server>);
+
+impl Bound {
+    /// Binds the address. One that is not of the loopback needs `public`.
+    ///
+    /// # Errors
+    /// A public address that was not allowed, or one that cannot be had.
+    pub fn new(addr: SocketAddr, public: bool) -> Result<Bound, Error> {
+        if !addr.ip().is_loopback() && !public {
+            return Err(Error::usage(format_args!(
+                "other machines can reach metrics at {addr}, and there is no password"
+            ))
+            .hint("serve them at 127.0.0.1, or say that this is meant: --metrics-public"));
+        }
+        let server = Server::http(addr).map_err(|e| {
+            Error::usage(format_args!("cannot serve metrics at {addr}: {e}")).hint(
+                "another endpoint may be there: --metrics=127.0.0.1:PORT for each, or port 0 for a free one",
+            )
+        })?;
+        let bound = Bound(Arc::new(server));
+        tracing::info!("metrics at http://{}/metrics", bound.addr().unwrap_or(addr));
+        Ok(bound)
+    }
+
+    /// The address, with the port that the system chose.
+    pub fn addr(&self) -> Option<SocketAddr> {
+        self.0.server_addr().to_ip()
+    }
+
+    /// Answers until what is returned is dropped.
+    ///
+    /// # Errors
+    /// A system that gives no thread.
+    pub fn serve(self, probe: &Arc<Probe>) -> Result<Serving, Error> {
+        let (server, probe) = (self.0.clone(), probe.clone());
+        let thread = std::thread::Builder::new().name("spraywire-http".to_owned()).spawn(move || {
+            // An error says that it was asked to stop.
+            while let Ok(request) = server.recv() {
+                answer(request, &probe);
+            }
+        });
+        let thread = thread.map_err(|e| Error::failed(format_args!("cannot start a thread: {e}")))?;
+        Ok(Serving { server: self.0, thread: Some(thread) })
+    }
+}
+
+/// A server that answers.
+pub struct Serving {
+    server: Arc<Server>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.server.unblock();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn answer(request: Request, probe: &Probe) {
+    let path = request.url().split('?').next().unwrap_or_default();
+    let response = match (request.method(), path) {
+        (Method::Get | Method::Head, "/metrics") => {
+            let header = Header::from_bytes("Content-Type", CONTENT_TYPE).ok();
+            header.into_iter().fold(Response::from_string(text(probe)), Response::with_header)
+        }
+        (Method::Get | Method::Head, _) => {
+            Response::from_string("metrics are at /metrics\n").with_status_code(404)
+        }
+        _ => Response::from_string("only GET\n").with_status_code(405),
+    };
+    // Who went away misses the answer.
+    let _ = request.respond(response);
+}
+
+/// Every metric at this moment.
+pub fn text(probe: &Probe) -> String {
+    let identity = probe.identity();
+    let mut registry = Registry::with_prefix("spraywire");
+    let name = identity.name.clone().unwrap_or_default();
+    let info =
+        vec![("version", identity.version.to_owned()), ("name", name), ("pid", identity.pid.to_string())];
+    registry.register("endpoint", "The endpoint of this process", Info::new(info));
+    let started = Gauge::<f64, std::sync::atomic::AtomicU64>::default();
+    started.set(identity.started);
+    registry.register("start_time_seconds", "When the endpoint started, in seconds since 1970", started);
+    let mut families = Families::new(&mut registry);
+    for (index, (ports, snapshot)) in identity.workers.iter().zip(probe.look()).enumerate() {
+        let worker = || vec![("worker", index.to_string())];
+        families.gauge(WORKER_ANSWERS, &worker(), i64::from(snapshot.is_some()));
+        let Some(snapshot) = snapshot else { continue };
+        families.gauge(QUEUE_PAIRS, &worker(), snapshot.qp_count as i64);
+        families.gauge(ADDRESS_HANDLES, &worker(), snapshot.ah_count as i64);
+        for (identity, port) in ports.iter().zip(&snapshot.ports) {
+            let mut labels = worker();
+            labels.push(("port", identity.name.clone()));
+            families.port(&labels, port);
+        }
+    }
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = encode(&mut text, &registry);
+    text
+}
+
+const WORKER_ANSWERS: usize = 0;
+const QUEUE_PAIRS: usize = 1;
+const ADDRESS_HANDLES: usize = 2;
+const LINK_UP: usize = 3;
+
+const GAUGES: [(&str, &str); 4] = [
+    ("worker_answers", "Whether the worker polls and answers: 1 or 0"),
+    ("queue_pairs", "Queue pairs that there are"),
+    ("address_handles", "Address handles that there are"),
+    ("link_up", "Whether the port's link is up: 1 or 0"),
+];
+
+/// Metric, label that tells its kinds apart, help.
+const COUNTERS: [(&str, &str); 6] = [
+    ("rx_packets", "Packets that the port handed to the worker, by what became of them"),
+    ("rx_dropped_packets", "Packets that the worker dropped, by reason; part of rx_packets"),
+    ("bytes", "Bytes of frames without FCS, and of delivered payload, by direction"),
+    ("tx_packets", "Packets that the driver took, by kind"),
+    ("tx_refused", "Sends refused for the moment, by reason"),
+    ("driver", "What the port's driver counted, by its own names"),
+];
+const RX: usize = 0;
+const DROPPED: usize = 1;
+const BYTES: usize = 2;
+const TX: usize = 3;
+const REFUSED: usize = 4;
+const DRIVER: usize = 5;
+
+struct Families {
+    gauges: Vec<Family<Labels, Gauge>>,
+    counters: Vec<Family<Labels, Counter>>,
+}
+
+impl Families {
+    fn new(registry: &mut Registry) -> Families {
+        let gauges = GAUGES.map(|(name, help)| {
+            let family = Family::<Labels, Gauge>::default();
+            registry.register(name, help, family.clone());
+            family
+        });
+        let counters = COUNTERS.map(|(name, help)| {
+            let family = Family::<Labels, Counter>::default();
+            registry.register(name, help, family.clone());
+            family
+        });
+        Families { gauges: gauges.into(), counters: counters.into() }
+    }
+
+    fn gauge(&self, which: usize, labels: &Labels, value: i64) {
+        self.gauges[which].get_or_create(labels).set(value);
+    }
+
+    fn counter(&self, which: usize, labels: &Labels, kind: (&'static str, &str), value: u64) {
+        let mut labels = labels.clone();
+        labels.push((kind.0, kind.1.to_owned()));
+        self.counters[which].get_or_create(&labels).inc_by(value);
+    }
+
+    fn port(&mut self, labels: &Labels, port: &PortSnapshot) {
+        self.gauge(LINK_UP, labels, i64::from(port.link_up));
+        let c = &port.counters;
+        let fates = [
+            ("delivered", c.delivered),
+            ("neighbour", c.neighbour),
+            ("echo", c.echo),
+            ("ignored", c.ignored),
+            ("dropped", c.dropped_total()),
+        ];
+        for (fate, n) in fates {
+            self.counter(RX, labels, ("fate", fate), n);
+        }
+        // All of them, so that a rate can be made of one that has not occurred yet.
+        for reason in DropReason::all() {
+            self.counter(DROPPED, labels, ("reason", reason.name()), c.dropped(reason));
+        }
+        for (direction, n) in [("rx", c.rx_bytes), ("tx", c.tx_bytes), ("delivered", c.delivered_bytes)] {
+            self.counter(BYTES, labels, ("direction", direction), n);
+        }
+        for (kind, n) in [("ud", c.tx_packets), ("control", c.tx_control)] {
+            self.counter(TX, labels, ("kind", kind), n);
+        }
+        for (reason, n) in [("busy", c.tx_busy), ("no_buffer", c.tx_no_buffer)] {
+            self.counter(REFUSED, labels, ("reason", reason), n);
+        }
+        let d = &port.driver;
+        let driver = [
+            ("rx_packets", d.rx_packets),
+            ("rx_bytes", d.rx_bytes),
+            ("rx_missed", d.rx_missed),
+            ("rx_errors", d.rx_errors),
+            ("rx_no_mbuf", d.rx_no_mbuf),
+            ("tx_packets", d.tx_packets),
+            ("tx_bytes", d.tx_bytes),
+            ("tx_errors", d.tx_errors),
+        ];
+        for (name, n) in driver {
+            self.counter(DRIVER, labels, ("counter", name), n);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Running;
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    fn value(text: &str, line: &str) -> Option<u64> {
+        text.lines().find_map(|l| l.strip_prefix(line)?.trim().parse().ok())
+    }
+
+    #[test]
+    fn metrics_add_up() {
+        let running = Running::start("here");
+        let text = text(&running.probe);
+        let port = &running.probe.identity().workers[0][0].name;
+        let of = |fate: &str| {
+            value(
+                &text,
+                &format!("spraywire_rx_packets_total{{worker=\"0\",port=\"{port}\",fate=\"{fate}\"}}"),
+            )
+        };
+        assert_eq!((of("dropped"), of("delivered")), (Some(1), Some(0)), "{text}");
+        let drops = text.lines().filter(|l| l.starts_with("spraywire_rx_dropped_packets_total{"));
+        let drops: Vec<u64> = drops.filter_map(|l| l.rsplit(' ').next()?.parse().ok()).collect();
+        assert_eq!((drops.len(), drops.iter().sum::<u64>()), (DropReason::all().count(), 1));
+        assert_eq!(value(&text, "spraywire_worker_answers{worker=\"0\"}"), Some(1));
+        assert_eq!(value(&text, "spraywire_queue_pairs{worker=\"0\"}"), Some(1));
+        assert!(text.contains("name=\"here\""), "{text}");
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    fn get(addr: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(addr).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn they_are_served_until_the_end() {
+        let mut running = Running::start("x");
+        let bound = Bound::new("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let addr = bound.addr().unwrap();
+        let serving = bound.serve(&running.probe).unwrap();
+        let answer = get(addr, "GET /metrics");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.contains("application/openmetrics-text; version=1.0.0"), "{answer}");
+        assert!(answer.contains("spraywire_link_up"), "{answer}");
+        assert!(get(addr, "GET /").starts_with("HTTP/1.1 404"));
+        assert!(get(addr, "POST /metrics").starts_with("HTTP/1.1 405"));
+        running.end();
+        let answer = get(addr, "GET /metrics");
+        assert!(
+            answer.contains("spraywire_worker_answers{worker=\"0\"} 0"),
+            "a dead poll loop shows: {answer}"
+        );
+        drop(serving);
+        // The listener is closed by a thread of its own.
+        let start = std::time::Instant::now();
+        while TcpStream::connect(addr).is_ok() {
+            assert!(start.elapsed() < Duration::from_secs(30), "it still listens");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    #[test]
+    fn the_world_is_kept_out_unless_it_is_invited() {
+        let error = Bound::new("0.0.0.0:0".parse().unwrap(), false).err().unwrap();
+        assert!(error.to_string().contains("--metrics-public"), "{error}");
+        let first = Bound::new("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let error = Bound::new(first.addr().unwrap(), false).err().unwrap();
+        assert!(error.to_string().contains("cannot serve metrics at 127.0.0.1"), "{error}");
+    }
+}

@@ -1,0 +1,278 @@
+//! An endpoint that runs, seen by its operators: `spraywire stats` by a socket of its own, and metrics by HTTP.
+//!
+//! Both are served by threads beside the poll loop, which answers through [`dataplane::observe`] and does nothing while nobody
+//! asks.
+
+pub mod document;
+pub mod metrics;
+pub mod runtime;
+
+use crate::error::Error;
+use clap::Args;
+use dataplane::buffer::Buffer;
+use dataplane::idle::allowed_cores;
+use dataplane::io::PortIo;
+use dataplane::observe::{self, Observer, Snapshot};
+use dataplane::worker::Worker;
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Where metrics are served if no address is given: a port that Prometheus' list of exporters leaves free.
+pub const METRICS: &str = "127.0.0.1:9399";
+
+/// How long a worker has to answer: the longest sleep of an idle one and a scheduler's worst, many times over.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How an endpoint is seen by its operators.
+#[derive(Args, Clone, Debug, Default, Serialize)]
+#[command(next_help_heading = "Operation")]
+pub struct ObserveArgs {
+    /// A name for this endpoint, by which `spraywire stats` finds it
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<Name>,
+
+    /// Serve metrics for Prometheus (OpenMetrics) at http://ADDR:PORT/metrics, 127.0.0.1:9399 if no address is given
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, require_equals = true, default_missing_value = METRICS)]
+    pub metrics: Option<SocketAddr>,
+
+    /// Allow an address of --metrics that other machines can reach
+    #[arg(long, requires = "metrics")]
+    pub metrics_public: bool,
+}
+
+/// The name of an endpoint: up to 64 letters, digits, dots, dashes and underscores, not all of them digits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Name(String);
+
+impl FromStr for Name {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Name, String> {
+        let sound = |b: u8| b.is_ascii_alphanumeric() || b".-_".contains(&b);
+        let is_number = text.bytes().all(|b| b.is_ascii_digit());
+        if text.len() > 64 || is_number || !text.bytes().all(sound) {
+            return Err(
+                "a name has up to 64 letters, digits, dots, dashes and underscores, not digits alone"
+                    .to_owned(),
+            );
+        }
+        Ok(Name(text.to_owned()))
+    }
+}
+
+/// What does not change about an endpoint.
+#[derive(Clone, Debug, Serialize)]
+pub struct Identity {
+    /// Its process.
+    pub pid: u32,
+    /// Its name, if it was given one.
+    pub name: Option<String>,
+    /// The command line.
+    pub command_line: String,
+    /// Version of the program.
+    pub version: &'static str,
+    /// Seconds since 1970 at which it started.
+    pub started: f64,
+    /// The ports of each worker.
+    pub workers: Vec<Vec<PortIdentity>>,
+}
+
+/// What does not change about a port.
+#[derive(Clone, Debug, Serialize)]
+pub struct PortIdentity {
+    /// Its name.
+    pub name: String,
+    /// Its driver's name.
+    pub driver: String,
+    /// Its MAC address.
+    pub mac: String,
+    /// Its addresses.
+    pub addrs: Vec<String>,
+    /// Its MTU in bytes.
+    pub mtu: u16,
+    /// Its IB MTU in bytes.
+    pub ib_mtu: usize,
+}
+
+/// Looks at the workers of this process.
+pub struct Probe {
+    identity: Identity,
+    workers: Mutex<Vec<Observer>>,
+    started: Instant,
+}
+
+impl Probe {
+    /// Lets itself be told by `worker`.
+    pub fn attach<I: PortIo, B: Buffer>(name: Option<&Name>, worker: &mut Worker<I, B>) -> Probe {
+        let (observed, observer) = observe::pair();
+        worker.set_observed(Some(observed));
+        let port = |index: usize| {
+            let info = worker.port_info(index)?;
+            Some(PortIdentity {
+                name: info.name.clone(),
+                driver: info.driver.clone(),
+                mac: info.mac.to_string(),
+                addrs: worker.addrs(index).iter().map(ToString::to_string).collect(),
+                mtu: info.mtu,
+                ib_mtu: worker.ib_mtu(index),
+            })
+        };
+        let words: Vec<_> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let identity = Identity {
+            pid: std::process::id(),
+            name: name.map(|n| n.0.clone()),
+            command_line: words.join(" "),
+            version: env!("CARGO_PKG_VERSION"),
+            started: since_1970.as_secs_f64(),
+            workers: vec![(0..worker.ports()).filter_map(port).collect()],
+        };
+        Probe { identity, workers: Mutex::new(vec![observer]), started: Instant::now() }
+    }
+
+    /// What does not change.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Since the probe was made.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// What each worker is now; `None` for one that does not answer.
+    pub fn look(&self) -> Vec<Option<Snapshot>> {
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.iter_mut().map(|observer| observer.look(PATIENCE).cloned()).collect()
+    }
+}
+
+/// What can be bound before there is a worker, so that an address that is taken is found at once.
+pub struct Prepared {
+    args: ObserveArgs,
+    http: Option<metrics::Bound>,
+    /// Where the helpers run: not where the poll loop will be pinned to.
+    cores: Vec<usize>,
+}
+
+impl Prepared {
+    /// Binds what the arguments ask for.
+    ///
+    /// # Errors
+    /// An address of `--metrics` that cannot be had, or that other machines reach though nobody said that they may.
+    pub fn new(args: &ObserveArgs) -> Result<Prepared, Error> {
+        let http = args.metrics.map(|addr| metrics::Bound::new(addr, args.metrics_public)).transpose()?;
+        Ok(Prepared { args: args.clone(), http, cores: allowed_cores() })
+    }
+
+    /// Begins to serve, until what is returned is dropped. That `spraywire stats` cannot be served is logged and no error:
+    /// an endpoint works without.
+    ///
+    /// # Errors
+    /// A system that gives no thread.
+    pub fn start<I: PortIo, B: Buffer>(self, worker: &mut Worker<I, B>) -> Result<Observation, Error> {
+        let probe = Arc::new(Probe::attach(self.args.name.as_ref(), worker));
+        let socket = match runtime::Socket::serve(&runtime::folder(), &probe, &self.cores) {
+            Ok(socket) => Some(socket),
+            Err(e) => {
+                tracing::info!("spraywire stats cannot ask this endpoint: {e}");
+                None
+            }
+        };
+        let http = self.http.map(|bound| bound.serve(&probe)).transpose()?;
+        Ok(Observation { _socket: socket, _http: http })
+    }
+}
+
+/// An endpoint that can be asked. Dropping it ends that.
+pub struct Observation {
+    _socket: Option<runtime::Socket>,
+    _http: Option<metrics::Serving>,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use dataplane::io::memory::{MemoryConfig, MemoryPort};
+    use dataplane::qp::QpConfig;
+    use dataplane::worker::{PortConfig, WorkerConfig};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread::JoinHandle;
+
+    /// A worker that polls in a thread and can be looked at. A packet has reached it that is no Ethernet frame.
+    pub struct Running {
+        pub probe: Arc<Probe>,
+        stop: Arc<AtomicBool>,
+        thread: Option<JoinHandle<()>>,
+    }
+
+    impl Running {
+        pub fn start(name: &str) -> Running {
+            let (io, mut peer) = MemoryPort::pair(&MemoryConfig::default());
+            let config = PortConfig::new("192.0.2.1".parse().unwrap());
+            let mut worker: Worker<_, Vec<u8>> =
+                Worker::new(&WorkerConfig::default(), vec![(io, config)]).unwrap();
+            let cq = worker.create_cq(4);
+            worker.create_qp(&QpConfig::new(cq)).unwrap();
+            crate::observe::tests::inject(&mut peer, &[0; 9]);
+            let probe = Arc::new(Probe::attach(Some(&name.parse().unwrap()), &mut worker));
+            let stop = Arc::new(AtomicBool::new(false));
+            let flag = stop.clone();
+            let thread = std::thread::spawn(move || {
+                let clock = dataplane::clock::Clock::new();
+                while !flag.load(Ordering::Relaxed) {
+                    worker.poll(clock.now());
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                drop(peer);
+            });
+            Running { probe, stop, thread: Some(thread) }
+        }
+
+        /// Ends the poll loop; the probe remains.
+        pub fn end(&mut self) {
+            self.stop.store(true, Ordering::Relaxed);
+            if let Some(thread) = self.thread.take() {
+                thread.join().unwrap();
+            }
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            self.end();
+        }
+    }
+
+    /// Sends a frame as the other side.
+    pub fn inject(port: &mut MemoryPort, frame: &[u8]) {
+        use dataplane::io::{PacketBuf, PacketBurst};
+        let mut buf = port.alloc().unwrap();
+        buf.append(frame.len()).unwrap().copy_from_slice(frame);
+        let mut burst = <MemoryPort as PortIo>::Burst::default();
+        burst.push(buf).map_err(|_| "full").unwrap();
+        assert_eq!(port.tx_burst(&mut burst), 1);
+    }
+
+    #[test]
+    fn names_are_no_numbers_and_no_paths() {
+        for good in ["a", "rx-1", "rack7.node_3"] {
+            assert!(good.parse::<Name>().is_ok(), "{good}");
+        }
+        for bad in ["", "12", "a/b", "a b", "ä", &"x".repeat(65)] {
+            assert!(bad.parse::<Name>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_worker_that_does_not_poll_is_told_from_one_that_does() {
+        let mut running = Running::start("x");
+        assert!(running.probe.look()[0].is_some());
+        running.end();
+        assert!(running.probe.look()[0].is_none());
+    }
+}

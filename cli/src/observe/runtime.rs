@@ -1,0 +1,232 @@
+//! The folder in which each running endpoint has a socket, and the socket's two ends.
+//!
+//! The folder belongs to one user and nobody else may enter it. Who connects is told the endpoint's state, one JSON document,
+//! and nothing is read from him.
+
+use super::{Probe, document};
+use std::fs::{self, DirBuilder};
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The environment variable that names another folder, as for a service with a runtime folder of its own.
+pub const VARIABLE: &str = "SPRAYWIRE_RUNTIME_DIR";
+
+/// How long an end waits for the other.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// More than any endpoint has to say: 256 queue pairs and 64 ports take a tenth of it.
+const MAX_DOCUMENT: u64 = 4 << 20;
+
+/// This user's folder: of the environment, of the session, of the system for root, or a temporary one.
+pub fn folder() -> PathBuf {
+    let named = |variable| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let uid = rustix::process::geteuid();
+    match (named(VARIABLE), named("XDG_RUNTIME_DIR")) {
+        (Some(folder), _) => folder,
+        (None, Some(session)) => session.join("spraywire"),
+        (None, None) if uid.is_root() => PathBuf::from("/run/spraywire"),
+        (None, None) => std::env::temp_dir().join(format!("spraywire-{}", uid.as_raw())),
+    }
+}
+
+/// Makes the folder if it is not there. One that somebody else could write to is refused.
+fn prepare(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+        _ => {}
+    }
+    let meta = fs::symlink_metadata(folder)?;
+    if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() || meta.mode() & 0o077 != 0 {
+        let what = format!("{} is not a folder of this user's alone (chmod 700)", folder.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
+    Ok(())
+}
+
+/// The endpoints that have a socket in the folder: their processes and where. Those of dead processes are removed.
+pub fn endpoints(folder: &Path) -> Vec<(u32, PathBuf)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_suffix(".sock")?.parse().ok());
+        let Some(pid) = pid else { continue };
+        let path = entry.path();
+        if is_dead(&path) {
+            let _ = fs::remove_file(&path);
+        } else {
+            found.push((pid, path));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Nobody listens any more.
+fn is_dead(path: &Path) -> bool {
+    UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// What the endpoint at that socket says of itself.
+///
+/// # Errors
+/// An endpoint that is gone, or does not answer in time.
+pub fn ask(path: &Path) -> io::Result<serde_json::Value> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut text = Vec::new();
+    stream.take(MAX_DOCUMENT).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// A socket that answers for this process. Dropping it removes it.
+pub struct Socket {
+    path: PathBuf,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Socket {
+    /// Serves `probe` by a thread that runs on `cores`.
+    ///
+    /// # Errors
+    /// A folder that cannot be used, or a socket that cannot be made.
+    pub fn serve(folder: &Path, probe: &Arc<Probe>, cores: &[usize]) -> io::Result<Socket> {
+        prepare(folder)?;
+        endpoints(folder);
+        let path = folder.join(format!("{}.sock", probe.identity().pid));
+        // Of an earlier process with our number, or of a life of this one before.
+        let _ = fs::remove_file(&path);
+        let listener = UnixListener::bind(&path)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (flag, probe, cores) = (stop.clone(), probe.clone(), cores.to_vec());
+        let thread = std::thread::Builder::new().name("spraywire-stats".to_owned()).spawn(move || {
+            run_on(&cores);
+            answer(&listener, &probe, &flag);
+        });
+        match thread {
+            Ok(thread) => Ok(Socket { path, stop, thread: Some(thread) }),
+            Err(e) => {
+                let _ = fs::remove_file(&path);
+                Err(e)
+            }
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // Its thread waits for a connection, so it gets one.
+        let woken = UnixStream::connect(&self.path).is_ok();
+        let _ = fs::remove_file(&self.path);
+        if let Some(thread) = self.thread.take().filter(|_| woken) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Moves the calling thread away from a core that a poll loop was pinned to.
+fn run_on(cores: &[usize]) {
+    let mut set = rustix::thread::CpuSet::new();
+    for &core in cores.iter().filter(|&&core| core < rustix::thread::CpuSet::MAX_CPU) {
+        set.set(core);
+    }
+    // Where it may not, it stays.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+fn answer(listener: &UnixListener, probe: &Probe, stop: &AtomicBool) {
+    /// Before the next try where there is no file descriptor left.
+    const PAUSE: Duration = Duration::from_millis(100);
+    for stream in listener.incoming() {
+        if stop.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(stream) = stream else {
+            std::thread::sleep(PAUSE);
+            continue;
+        };
+        // Who goes away, or does not read, misses the answer.
+        let _ = tell(stream, probe);
+    }
+}
+
+fn tell(stream: UnixStream, probe: &Probe) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    // A connection that was closed at once only asked whether anybody lives here.
+    stream.set_nonblocking(true)?;
+    if matches!((&stream).read(&mut [0]), Ok(0)) {
+        return Ok(());
+    }
+    stream.set_nonblocking(false)?;
+    let mut to = BufWriter::new(stream);
+    serde_json::to_writer(&mut to, &document::of(probe))?;
+    to.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Running;
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn private() -> tempfile::TempDir {
+        tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o700)).tempdir().unwrap()
+    }
+
+    #[test]
+    fn an_endpoint_answers_while_it_lives_and_leaves_nothing() {
+        let folder = private();
+        let running = Running::start("here");
+        let socket = Socket::serve(folder.path(), &running.probe, &dataplane::idle::allowed_cores()).unwrap();
+        let found = endpoints(folder.path());
+        assert_eq!(found, [(std::process::id(), folder.path().join(format!("{}.sock", std::process::id())))]);
+        for _ in 0..3 {
+            let value = ask(&found[0].1).unwrap();
+            assert_eq!(
+                (value["name"].as_str(), value["workers"][0]["answers"].as_bool()),
+                (Some("here"), Some(true))
+            );
+        }
+        drop(socket);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn sockets_of_the_dead_are_removed() {
+        let folder = private();
+        let path = folder.path().join("4000000.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        fs::write(folder.path().join("notes.txt"), "x").unwrap();
+        assert!(endpoints(folder.path()).is_empty());
+        assert!(!path.exists());
+        assert!(folder.path().join("notes.txt").exists(), "not ours to remove");
+    }
+
+    #[test]
+    fn a_folder_open_to_others_is_refused() {
+        let folder = private();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let running = Running::start("x");
+        let error = Socket::serve(folder.path(), &running.probe, &[]).err().unwrap();
+        assert!(error.to_string().contains("chmod 700"), "{error}");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(private().path(), &link).unwrap();
+        assert!(prepare(&link).is_err(), "a link may lead anywhere");
+    }
+
+    #[test]
+    fn who_does_not_read_holds_nobody_up() {
+        let folder = private();
+        let running = Running::start("x");
+        let _socket = Socket::serve(folder.path(), &running.probe, &[]).unwrap();
+        let path = &endpoints(folder.path())[0].1;
+        let _silent: Vec<_> = (0..5).map(|_| UnixStream::connect(path).unwrap()).collect();
+        assert!(ask(path).is_ok());
+    }
+}
