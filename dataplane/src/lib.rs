@@ -2,6 +2,7 @@
 //!
 //! - [`io`]: bursts of packets from and to a port: DPDK ports, or ports within the process, with one API;
 //! - [`worker`]: queue pairs, completion queues, address handles over some ports, driven by the caller;
+//! - [`group`]: several workers over the queues of one port;
 //! - [`thread`]: a worker in a poll-mode thread, reached through lock-free queues;
 //! - [`counters`]: the one counter in which each received packet ends;
 //! - [`observe`]: a look at a running worker from another thread.
@@ -16,6 +17,7 @@ pub mod capture;
 pub mod clock;
 pub mod counters;
 pub mod cq;
+pub mod group;
 pub mod idle;
 pub mod io;
 pub mod link;

@@ -81,6 +81,16 @@ impl<T> Sender<T> {
         }
     }
 
+    /// Sends the batch being filled, unless half of all batches wait at the other end already: then the next items travel in
+    /// the same one. So small batches do not use up the queue while the other end does not look; as soon as it does, the next
+    /// call sends what was held back.
+    #[inline]
+    pub fn flush_unless_crowded(&mut self) {
+        if self.filling.is_some() && self.filled.len() * 2 < self.filled.capacity() {
+            self.flush();
+        }
+    }
+
     /// True when the other end is gone.
     pub fn is_closed(&self) -> bool {
         Arc::strong_count(&self.filled) < 2

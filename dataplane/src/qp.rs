@@ -190,6 +190,16 @@ pub enum QpError {
     /// Numbers 0 and 1 (management) and 0xFFFFFF (multicast) are not for applications.
     #[error("queue pair number {0:#x} is reserved: use 0x2 to 0xfffffe")]
     QpnReserved(u32),
+    /// The number is of another worker's range.
+    #[error("queue pair number {qpn:#x} is another worker's: this one has {first:#x} to {last:#x}")]
+    QpnOfAnother {
+        /// The number asked for.
+        qpn: u32,
+        /// The worker's lowest.
+        first: u32,
+        /// Its highest.
+        last: u32,
+    },
     /// The worker's bound is reached.
     #[error("the worker already has its {0} queue pairs")]
     TooMany(usize),

@@ -67,6 +67,25 @@ pub struct Link {
     pub full_duplex: bool,
 }
 
+/// The parts of a packet that take part in the hash by which a port spreads packets over its receive queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rss {
+    /// IP addresses.
+    pub ip: bool,
+    /// UDP ports: what tells the flows between two endpoints apart.
+    pub udp: bool,
+}
+
+impl Rss {
+    /// From `RTE_ETH_RSS_*` bits, such as [`PortInfo::rss`].
+    pub fn of(bits: u64) -> Rss {
+        // SAFETY: constants of the shim.
+        let (ip, udp) = unsafe { (dpdk_sys::SPW_RSS_IP, dpdk_sys::SPW_RSS_UDP) };
+        // A hash over the ports has the addresses in it.
+        Rss { ip: bits & (ip | udp) != 0, udp: bits & udp != 0 }
+    }
+}
+
 /// What is known of a port without starting it.
 #[derive(Debug, Clone)]
 pub struct PortInfo {

@@ -34,7 +34,7 @@ pub use burst::{Burst, Drain};
 pub use eal::{Eal, ThreadGuard};
 pub use error::{EalError, MempoolError, PortError};
 pub use hint::Needs;
-pub use info::{Link, Mac, PortId, PortInfo};
+pub use info::{Link, Mac, PortId, PortInfo, Rss};
 pub use log::{LogLevel, route_log};
 pub use mbuf::{Mbuf, Segments};
 pub use memif::memif_device;

@@ -10,7 +10,7 @@ use dpdk_sys::rte_eth_conf;
 use crate::control::{self, Mark};
 use crate::eal::Eal;
 use crate::error::PortError;
-use crate::info::{self, Link, Mac, PortId, PortInfo};
+use crate::info::{self, Link, Mac, PortId, PortInfo, Rss};
 use crate::log;
 use crate::memif;
 use crate::mempool::{HEADROOM, Mempool};
@@ -223,6 +223,17 @@ impl Port {
             }
             std::thread::sleep(PAUSE.min(limit - waited));
         }
+    }
+
+    /// By which parts of a packet the port spreads what it receives over its queues, as read back from the driver.
+    ///
+    /// Nothing does not mean that all packets come by one queue: without a hash of its own, a virtual port's driver or peer chooses
+    /// the queue.
+    pub fn rss(&self) -> Rss {
+        let mut conf = dpdk_sys::rte_eth_rss_conf::default();
+        // SAFETY: the structure is the library's own and valid for writing; its key is null, so that none is written.
+        let ret = unsafe { dpdk_sys::rte_eth_dev_rss_hash_conf_get(self.started.id.0, &raw mut conf) };
+        if ret == 0 { Rss::of(conf.rss_hf) } else { Rss::default() }
     }
 
     /// What it counted.

@@ -1,6 +1,7 @@
 //! A queue pair of a DPDK port.
 
 use super::{BURST, PacketBuf, PacketBurst, PortInfo, PortIo, PortStats};
+use crate::group::{CROSSING, Guest, Share};
 use dpdk::{Burst, Eal, Mbuf, Mempool, MempoolError, Port, PortError, RxQueue, TxQueue};
 use roce_proto::wire::ethernet::MacAddr;
 use std::sync::Arc;
@@ -68,27 +69,56 @@ pub struct DpdkPort {
 
 impl DpdkPort {
     /// Opens the first queues of a port. The MTU is set, read back, and what the buffers hold.
+    ///
+    /// # Errors
+    /// What the port or its driver refuses, and memory that does not suffice.
     pub fn open(eal: &Eal, config: &DpdkPortConfig) -> Result<DpdkPort, OpenError> {
+        let mut queues = DpdkPort::open_queues(eal, config, 1)?;
+        match queues.pop() {
+            Some(queue) => Ok(queue),
+            None => Err(OpenError::NoQueue(config.selector.clone())),
+        }
+    }
+
+    /// Opens `queues` queue pairs of a port, each with buffers of its own on the port's NUMA node. Where the port can, it spreads
+    /// what it receives by IP addresses and UDP ports (see [`Port::rss`]); otherwise its driver or the sender chooses the queue.
+    ///
+    /// # Errors
+    /// More queues than the port has, what the port or its driver refuses, and memory that does not suffice.
+    pub fn open_queues(eal: &Eal, config: &DpdkPortConfig, queues: u16) -> Result<Vec<DpdkPort>, OpenError> {
         let id = eal.find(&config.selector)?;
         let found = eal.port(id)?;
         let mtu = config.mtu.unwrap_or(found.mtu);
         let room = Mempool::data_room_for_mtu(mtu).ok_or(OpenError::Mtu(mtu))?;
-        let count = 2 * u32::from(config.descriptors) + config.spare_buffers + 2 * CACHE;
-        let pool = Mempool::new(eal, &found.name, count, CACHE, room, found.socket)?;
+        // What lies in the caches of the other queues' threads, and what waits between them.
+        let others = u32::from(queues).saturating_sub(1);
+        let away = others * (CACHE + CACHE / 2) + others.min(1) * CROSSING as u32;
+        let count = 2 * u32::from(config.descriptors) + config.spare_buffers + 2 * CACHE + away;
+        let pools: Vec<Mempool> = (0..queues)
+            .map(|_| Mempool::new(eal, &found.name, count, CACHE, room, found.socket))
+            .collect::<Result<_, _>>()?;
         let port_config = dpdk::PortConfig {
+            rx_queues: queues,
+            tx_queues: queues,
             rx_desc: config.descriptors,
             tx_desc: config.descriptors,
             mtu: config.mtu,
             promiscuous: config.promiscuous,
             ..dpdk::PortConfig::default()
         };
-        let (port, rx, tx) = Port::start(eal, id, &port_config, std::slice::from_ref(&pool))?;
-        let (Some(rx), Some(tx)) = (rx.into_iter().next(), tx.into_iter().next()) else {
-            return Err(OpenError::NoQueue(found.name));
-        };
+        let (port, rx, tx) = Port::start(eal, id, &port_config, &pools)?;
         let info =
             PortInfo { name: found.name, driver: found.driver, mac: MacAddr(port.mac().0), mtu: port.mtu() };
-        Ok(DpdkPort { info, rx, tx, pool, stash: Burst::new(), port: Arc::new(port) })
+        let port = Arc::new(port);
+        let made = rx.into_iter().zip(tx).zip(pools).map(|((rx, tx), pool)| DpdkPort {
+            info: info.clone(),
+            rx,
+            tx,
+            pool,
+            stash: Burst::new(),
+            port: port.clone(),
+        });
+        Ok(made.collect())
     }
 
     /// The port below, for its link and its counters.
@@ -104,6 +134,65 @@ impl DpdkPort {
     /// Waits until the link is up; an error after `limit`.
     pub fn wait_link(&self, limit: Duration) -> Result<(), PortError> {
         self.port.wait_link(limit).map(drop)
+    }
+}
+
+/// A user of a DPDK port without a queue of its own.
+pub struct DpdkGuest {
+    pool: Mempool,
+    stash: Burst<BURST>,
+    port: Arc<Port>,
+}
+
+impl Share for DpdkPort {
+    type Guest = DpdkGuest;
+
+    fn guest(&self) -> DpdkGuest {
+        DpdkGuest { pool: self.pool.clone(), stash: Burst::new(), port: self.port.clone() }
+    }
+}
+
+impl Guest for DpdkGuest {
+    type Buf = Mbuf;
+
+    #[inline]
+    fn alloc(&mut self) -> Option<Mbuf> {
+        take_one(&mut self.stash, &self.pool)
+    }
+
+    fn link_up(&self) -> bool {
+        link_of(&self.port)
+    }
+
+    fn stats(&self) -> PortStats {
+        stats_of(&self.port)
+    }
+}
+
+/// A buffer from `stash`, which is filled from `pool` in bulk.
+#[inline]
+fn take_one(stash: &mut Burst<BURST>, pool: &Mempool) -> Option<Mbuf> {
+    if stash.is_empty() {
+        pool.alloc_bulk(stash, BURST);
+    }
+    stash.pop_back()
+}
+
+fn link_of(port: &Port) -> bool {
+    port.link().is_ok_and(|link| link.up)
+}
+
+fn stats_of(port: &Port) -> PortStats {
+    let Ok(s) = port.stats() else { return PortStats::default() };
+    PortStats {
+        rx_packets: s.rx_packets,
+        rx_bytes: s.rx_bytes,
+        rx_missed: s.rx_missed,
+        rx_errors: s.rx_errors,
+        rx_no_mbuf: s.rx_no_mbuf,
+        tx_packets: s.tx_packets,
+        tx_bytes: s.tx_bytes,
+        tx_errors: s.tx_errors,
     }
 }
 
@@ -157,6 +246,11 @@ impl PacketBurst for Burst<BURST> {
     }
 
     #[inline]
+    fn pop_front(&mut self) -> Option<Mbuf> {
+        Burst::pop_front(self)
+    }
+
+    #[inline]
     fn clear(&mut self) {
         Burst::clear(self);
     }
@@ -182,27 +276,14 @@ impl PortIo for DpdkPort {
 
     #[inline]
     fn alloc(&mut self) -> Option<Mbuf> {
-        if self.stash.is_empty() {
-            self.pool.alloc_bulk(&mut self.stash, BURST);
-        }
-        self.stash.pop_back()
+        take_one(&mut self.stash, &self.pool)
     }
 
     fn link_up(&self) -> bool {
-        self.port.link().is_ok_and(|link| link.up)
+        link_of(&self.port)
     }
 
     fn stats(&self) -> PortStats {
-        let Ok(s) = self.port.stats() else { return PortStats::default() };
-        PortStats {
-            rx_packets: s.rx_packets,
-            rx_bytes: s.rx_bytes,
-            rx_missed: s.rx_missed,
-            rx_errors: s.rx_errors,
-            rx_no_mbuf: s.rx_no_mbuf,
-            tx_packets: s.tx_packets,
-            tx_bytes: s.tx_bytes,
-            tx_errors: s.tx_errors,
-        }
+        stats_of(&self.port)
     }
 }

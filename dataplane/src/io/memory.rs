@@ -5,10 +5,11 @@
 //! must run anywhere. It stands beside the DPDK IO, never in place of it.
 
 use super::{BURST, PacketBuf, PacketBurst, PortInfo, PortIo, PortStats};
+use crate::group::{Guest, Share};
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 use roce_proto::wire::ethernet::MacAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// How a pair of memory ports is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +104,10 @@ impl PacketBurst for MemoryBurst {
 
     fn push(&mut self, buf: MemoryBuf) -> Result<(), MemoryBuf> {
         self.0.try_push(buf).map_err(|e| e.element())
+    }
+
+    fn pop_front(&mut self) -> Option<MemoryBuf> {
+        self.0.pop_at(0)
     }
 
     fn clear(&mut self) {
@@ -224,6 +229,38 @@ impl PortIo for MemoryPort {
 
     fn stats(&self) -> PortStats {
         self.stats
+    }
+}
+
+/// A user of a memory port without a queue of its own.
+#[derive(Debug)]
+pub struct MemoryGuest {
+    pool: Pool,
+    tx: Weak<ArrayQueue<MemoryBuf>>,
+}
+
+impl Share for MemoryPort {
+    type Guest = MemoryGuest;
+
+    fn guest(&self) -> MemoryGuest {
+        MemoryGuest { pool: self.pool.clone(), tx: Arc::downgrade(&self.tx) }
+    }
+}
+
+impl Guest for MemoryGuest {
+    type Buf = MemoryBuf;
+
+    fn alloc(&mut self) -> Option<MemoryBuf> {
+        let storage = self.pool.pop()?;
+        Some(MemoryBuf { storage: Some(storage), len: 0, pool: self.pool.clone() })
+    }
+
+    fn link_up(&self) -> bool {
+        self.tx.strong_count() > 1
+    }
+
+    fn stats(&self) -> PortStats {
+        PortStats::default()
     }
 }
 

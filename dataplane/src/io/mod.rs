@@ -80,6 +80,9 @@ pub trait PacketBurst: Default + Send {
     /// Appends a packet; gives it back if the burst is full.
     fn push(&mut self, buf: Self::Buf) -> Result<(), Self::Buf>;
 
+    /// Takes the packet at the front.
+    fn pop_front(&mut self) -> Option<Self::Buf>;
+
     /// Frees every packet, in bulk where the IO can.
     fn clear(&mut self);
 }
@@ -143,6 +146,12 @@ pub trait PortIo: Send {
 
     /// The driver's own counters. Not for the fast path.
     fn stats(&self) -> PortStats;
+
+    /// Packets moved since the last call on behalf of others than the caller: work, though nothing was received or sent.
+    #[inline]
+    fn take_relayed(&mut self) -> usize {
+        0
+    }
 }
 
 #[cfg(test)]

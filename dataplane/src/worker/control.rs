@@ -116,6 +116,9 @@ fn back(link: &Link<'_>, at: &Local, to: MacAddr) -> frames::Link {
 
 fn learn<B>(ip: IpAddr, mac: MacAddr, index: usize, at: &mut Local, core: &mut Core<B>) {
     if at.neighbours.learn(ip, mac) {
+        if let Some(asked) = &at.asked {
+            asked.answered(index, ip);
+        }
         core.neighbour_resolved(index, ip, mac);
     }
 }
@@ -243,6 +246,12 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         // A full burst means that a request would be lost: it stays due.
         while !port.tx.is_full() {
             let Some(ip) = port.local.neighbours.next_request(now) else { return };
+            // The answer to another worker's question comes here too.
+            if let Some(asked) = &port.local.asked
+                && !asked.may_ask(index, ip, now)
+            {
+                continue;
+            }
             if let Some(request) = request(ip, &port.local)
                 && !send(&mut port.io, &mut port.tx, &mut port.runs, port.capture.as_ref(), &request)
             {

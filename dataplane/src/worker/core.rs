@@ -3,6 +3,7 @@
 use super::WorkerConfig;
 use crate::ah::{Ah, AhKey};
 use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
+use crate::group::QpnRange;
 use crate::qp::{CqKey, PostError, Qp, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr, src_port_for};
 use crate::ring::Ring;
 use roce_proto::types::{PKey, Psn, Qpn};
@@ -45,15 +46,13 @@ pub(crate) struct Core<B> {
     /// The last queue pair that a packet was for: traffic comes in runs.
     last: Option<(Qpn, QpKey)>,
     next_qpn: u32,
+    qpns: QpnRange,
     /// Queue pairs in the error state with receives that still have to complete.
     flushing: Vec<QpKey>,
     rng: fastrand::Rng,
     /// Changes with everything that a remembered packet's fate, or its headers, depended on; see [`Core::touch`].
     pub epoch: u64,
 }
-
-/// First and last number for applications: 0 and 1 are for management, 0xFFFFFF for multicast (IBTA volume 1, 3.5.3).
-const QPN_RANGE: std::ops::RangeInclusive<u32> = 2..=0xFF_FFFE;
 
 impl<B> Core<B> {
     pub fn new(config: &WorkerConfig) -> Core<B> {
@@ -65,7 +64,8 @@ impl<B> Core<B> {
             max_qps: config.max_qps,
             by_qpn: HashMap::default(),
             last: None,
-            next_qpn: config.first_qpn.get().clamp(*QPN_RANGE.start(), *QPN_RANGE.end()),
+            next_qpn: config.first_qpn.get().max(config.qpns.first).min(config.qpns.last),
+            qpns: config.qpns,
             flushing: Vec::new(),
             rng: fastrand::Rng::with_seed(config.seed),
             epoch: 0,
@@ -90,7 +90,11 @@ impl<B> Core<B> {
         }
         let pkey = *pkeys.get(usize::from(config.pkey_index)).ok_or(QpError::NoPKey(config.pkey_index))?;
         let qpn = match config.qpn {
-            Some(qpn) if !QPN_RANGE.contains(&qpn.get()) => return Err(QpError::QpnReserved(qpn.get())),
+            Some(qpn) if !QpnRange::ALL.contains(qpn.get()) => return Err(QpError::QpnReserved(qpn.get())),
+            Some(qpn) if !self.qpns.contains(qpn.get()) => {
+                let QpnRange { first, last } = self.qpns;
+                return Err(QpError::QpnOfAnother { qpn: qpn.get(), first, last });
+            }
             Some(qpn) if self.by_qpn.contains_key(&qpn.get()) => return Err(QpError::QpnTaken(qpn.get())),
             Some(qpn) => qpn,
             None => self.free_qpn()?,
@@ -120,7 +124,7 @@ impl<B> Core<B> {
         // max_qps bounds how many can be taken, so this ends after at most that many steps.
         for _ in 0..=self.qps.len() {
             let candidate = self.next_qpn;
-            self.next_qpn = if candidate == *QPN_RANGE.end() { *QPN_RANGE.start() } else { candidate + 1 };
+            self.next_qpn = if candidate >= self.qpns.last { self.qpns.first } else { candidate + 1 };
             if !self.by_qpn.contains_key(&candidate) {
                 return Qpn::new(candidate).ok_or(QpError::QpnReserved(candidate));
             }

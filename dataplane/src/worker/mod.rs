@@ -22,6 +22,7 @@ use crate::buffer::Buffer;
 use crate::capture::Capture;
 use crate::counters::Counters;
 use crate::cq::{Completion, Cq};
+use crate::group::{Asked, QpnRange};
 use crate::io::{PortInfo, PortIo, PortStats};
 use crate::neighbour::TableFull;
 use crate::observe::{self, Observed, PortSnapshot, QpSnapshot};
@@ -34,6 +35,7 @@ use roce_proto::types::Qpn;
 use roce_proto::wire::ethernet::MacAddr;
 use roce_proto::wire::ud::{IpRoute, Route, Template};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Bounds of one worker. Each table of the worker has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +49,8 @@ pub struct WorkerConfig {
     /// First queue pair number that is handed out. Above 16 bits by default, so that a peer which keeps only 16 bits of a
     /// number is found out at once.
     pub first_qpn: Qpn,
+    /// Numbers that its queue pairs may have.
+    pub qpns: QpnRange,
     /// Seed of the first PSNs.
     pub seed: u64,
 }
@@ -58,6 +62,7 @@ impl Default for WorkerConfig {
             max_ahs: 65_536,
             max_neighbours: crate::neighbour::DEFAULT_MAX_NEIGHBOURS,
             first_qpn: Qpn::new(0x10000).unwrap_or(Qpn::MAX),
+            qpns: QpnRange::ALL,
             seed: 0,
         }
     }
@@ -70,6 +75,8 @@ pub struct Progress {
     pub received: usize,
     /// Packets that the driver took.
     pub sent: usize,
+    /// Packets moved for other workers of a group.
+    pub relayed: usize,
     /// Packets came, and fewer than were asked for: no more wait at the ports.
     pub drained: bool,
 }
@@ -77,7 +84,7 @@ pub struct Progress {
 impl Progress {
     /// True if the round found anything to do.
     pub fn any(self) -> bool {
-        self.received + self.sent > 0
+        self.received + self.sent + self.relayed > 0
     }
 }
 
@@ -197,6 +204,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             progress.drained |= received > 0 && received < asked;
             self.neighbour_timers(index, now);
             progress.sent += self.transmit(index);
+            progress.relayed += self.ports.get_mut(index).map_or(0, |port| port.io.take_relayed());
         }
         if self.core.any_flushing() {
             self.core.flush_some();
@@ -285,6 +293,13 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     pub fn set_capture(&mut self, capture: Option<Capture>) {
         for port in &mut self.ports {
             port.capture = capture.clone();
+        }
+    }
+
+    /// Asks for neighbours only if nobody else who has `asked` did so just now; their answers reach this worker too.
+    pub(crate) fn ask_together(&mut self, asked: Arc<Asked>) {
+        for port in &mut self.ports {
+            port.local.asked = Some(asked.clone());
         }
     }
 

@@ -5,6 +5,7 @@ use super::{WorkerConfig, WorkerError};
 use crate::ah::AhError;
 use crate::capture::Capture;
 use crate::counters::Counters;
+use crate::group::Asked;
 use crate::io::{BURST, PacketBurst, PortIo, burst_of};
 use crate::neighbour::NeighbourTable;
 use crate::qp::{CqKey, QpKey};
@@ -14,6 +15,7 @@ use roce_proto::types::{Mtu, PKey};
 use roce_proto::wire::ethernet::{MacAddr, VlanStack, VlanTag};
 use roce_proto::wire::{ethernet, ud};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Bytes around a UD payload, from the IP header on, at the most: IPv6 with an immediate. An IB MTU fits a port only if it
 /// fits with either address family.
@@ -60,6 +62,8 @@ pub(crate) struct Local {
     /// Bytes.
     pub ib_mtu: usize,
     pub neighbours: NeighbourTable,
+    /// Whom the workers that share the port have asked for.
+    pub asked: Option<Arc<Asked>>,
     pub counters: Counters,
 }
 
@@ -228,6 +232,7 @@ impl<I: PortIo, B> Port<I, B> {
             pkeys: config.pkeys,
             ib_mtu: ib_mtu.bytes(),
             neighbours: NeighbourTable::new(worker.max_neighbours),
+            asked: None,
             counters: Counters::default(),
         };
         Ok(Port {

@@ -23,6 +23,7 @@ pub mod immdt;
 pub mod ipv4;
 pub mod ipv6;
 pub mod opcode;
+pub mod peek;
 pub mod predict;
 pub mod reject;
 pub mod reth;

@@ -6,6 +6,7 @@ mod reverse;
 use reverse::reverse;
 use roce_proto::wire::frame::{self, Frame, Ip, Packet};
 use roce_proto::wire::grh::Grh;
+use roce_proto::wire::peek::{PEEK_LEN, Peek, peek};
 use roce_proto::wire::ud::Template;
 use roce_proto::wire::{Reject, arp, control, ethernet, icmp, icmpv6, icrc, ipv4, ipv6};
 
@@ -33,6 +34,8 @@ pub enum Outcome {
 
 /// Parses a frame and checks everything that can be checked without knowing where it came from.
 pub fn check(frame: &[u8]) -> Outcome {
+    let peeked = peek(frame);
+    assert_eq!(peeked, peek(&frame[..frame.len().min(PEEK_LEN)]), "more than it says was looked at");
     let parsed = match frame::parse(frame) {
         Ok(parsed) => parsed,
         Err(reject) => {
@@ -45,6 +48,7 @@ pub fn check(frame: &[u8]) -> Outcome {
     ethernet.emit(&mut header).expect("fits");
     assert_eq!(header[..ethernet.len()], frame[..ethernet.len()]);
     let l3 = &frame[ethernet.len()..];
+    check_peek(peeked, &parsed);
     match parsed {
         Frame::Roce(packet) => check_roce(frame, l3, &ethernet, &packet),
         Frame::Arp(link, packet) => {
@@ -74,6 +78,21 @@ pub fn check(frame: &[u8]) -> Outcome {
         }
         Frame::Other(_) => Outcome::Other,
     }
+}
+
+/// The first look saw what the frame turned out to be.
+fn check_peek(peeked: Peek, parsed: &Frame<'_>) {
+    let news = match parsed {
+        Frame::Roce(packet) => return assert_eq!(peeked, Peek::Roce(packet.dst_qpn())),
+        Frame::Arp(_, packet) => {
+            packet.operation == arp::Operation::Reply || packet.sender_ip == packet.target_ip
+        }
+        Frame::Icmp6(m) => matches!(m.message, icmpv6::Message::Advertisement(_)),
+        Frame::Icmp4(_) => false,
+        // Of UDP to other ports, and of what we do not understand, nothing is promised.
+        Frame::Other(_) => return,
+    };
+    assert_eq!(peeked == Peek::Neighbour, news, "{parsed:?}");
 }
 
 /// The ICRC by copying and masking, independent of the library's way of reading in place.
