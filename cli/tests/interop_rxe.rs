@@ -197,7 +197,7 @@ impl Link<'_> {
     fn refused_there(&self, family: usize) {
         let peer = self.peer;
         let six = if family == 1 { "-6" } else { "" };
-        let (job, qpn) = peer.background(&format!("udtool recv -n 1 -t 60 -k {QKEY} {six}"));
+        let (job, qpn) = peer.background(&format!("udtool recv -n 1 -t 100 -k {QKEY} {six}"));
         let send = |args: String| self.send(&format!("{} {args}", GUEST[family])).ok();
         let before = peer.counters();
         let wrong = QKEY.replace("11c", "11d");
@@ -279,6 +279,18 @@ fn soft_roce_over_af_packet() {
     peer.guest_mtu(1500, 1024);
     let port = "--port net_af_packet0,iface=ep0";
     everything(&Link { peer: &peer, port, ib_mtu: 1024, attach: |_| () });
+}
+
+/// Over a tap device of our own making on the bridge. Its driver has no MTU above 1504, so there is no larger IB MTU.
+#[test]
+fn soft_roce_over_tap() {
+    let Some(peer) = Peer::start("soft_roce_over_tap") else { return };
+    peer.guest_mtu(1500, 1024);
+    let port = "--port net_tap0,iface=dt0,mac=02:00:00:00:00:09";
+    let tap = Link { peer: &peer, port, ib_mtu: 1024, attach: Peer::attach_tap };
+    tap.both_ways(Kind { family: 0, imm: None });
+    tap.both_ways(Kind { family: 1, imm: Some(IMM) });
+    tap.refused_here(0);
 }
 
 fn everything(link: &Link) {

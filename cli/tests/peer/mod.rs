@@ -125,6 +125,19 @@ impl Peer {
         Process::start(command.env_remove("RUST_LOG"))
     }
 
+    /// Puts the tap device `dt0`, once the program has made it, on the bridge. A bridge takes the MAC address of its port's
+    /// kernel interface for its own and would keep what is sent to it; so that interface gets another one.
+    pub fn attach_tap(&self) {
+        // The last thing done to a port that is opened; its start sets the MAC address once more.
+        let all_multicast = || {
+            let flags = self.ns.sh("cat /sys/class/net/dt0/flags 2>/dev/null || echo 0x0");
+            u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).is_ok_and(|f| f & 0x200 != 0)
+        };
+        assert!(testbed_net::eventually(PATIENCE, all_multicast), "the program made no tap device dt0");
+        self.ns.ip("link set dt0 address 02:00:00:00:00:0a");
+        self.ns.ip("link set dt0 master br0 mtu 9000 up");
+    }
+
     /// Sends a packet of a capture again, with a bit turned that only the ICRC covers.
     pub fn replay_flipped(&self, times: u32, to: u32, pcap: &str) {
         let script = testbed().join("rxe-peer/replay.py");
