@@ -1,8 +1,10 @@
 //! Which figures there are, who takes part in each, and what is wanted of them.
 
+use crate::bare::frame_len;
 use crate::child::{Failure, Stop};
 use crate::contest::{Contestant, Event, Outcome, hold};
 use crate::headers;
+use crate::peers::place::{Driver, Place};
 use crate::peers::spraywire::Worker;
 use crate::peers::{Setup, bare, spraywire, testpmd};
 use crate::report;
@@ -22,11 +24,13 @@ pub enum Figure {
     Lat,
     /// Headers.
     Headers,
+    /// Throughput over ports that have the kernel at their other end.
+    Ports,
 }
 
 impl Figure {
     /// In the order in which they are measured.
-    pub const ALL: [Figure; 3] = [Figure::Headers, Figure::Lat, Figure::Ud];
+    pub const ALL: [Figure; 4] = [Figure::Headers, Figure::Lat, Figure::Ud, Figure::Ports];
 }
 
 /// The worker polled inline reaches that share of the bare loop's rate.
@@ -35,6 +39,11 @@ const INLINE: f64 = 0.80;
 const THREAD: f64 = 0.60;
 /// The median round trip takes at most so many times the bare echo's.
 const LATENCY: f64 = 1.3;
+
+/// Over a port that has the kernel at its other end, the worker reaches that share of testpmd's rate.
+const PORTS: f64 = 0.90;
+/// The largest MTU that all of them have: a frame of `net_af_xdp` lies within a page.
+const PORTS_MTU: u16 = 1500;
 
 /// How the figures are measured.
 #[derive(Args, Clone, Debug, Serialize)]
@@ -93,17 +102,21 @@ pub fn measure(options: &Options, wanted: &[Figure]) -> Result<ExitCode, Box<dyn
     let mut outcomes = Vec::new();
     let mut ended = Ok(());
     'figures: for &figure in wanted {
-        for &size in &options.sizes {
-            match one(figure, size, options, &setup, &stop) {
-                Ok(outcome) => {
-                    if !to_stdout {
-                        println!("{}", report::text(&outcome));
+        for setup in &places(figure, &setup)? {
+            // What fits one frame of the ports.
+            let sizes = options.sizes.iter().copied();
+            for size in sizes.filter(|size| frame_len(*size) <= usize::from(setup.mtu)) {
+                match one(figure, size, options, setup, &stop) {
+                    Ok(outcome) => {
+                        if !to_stdout {
+                            println!("{}", report::text(&outcome));
+                        }
+                        outcomes.push(outcome);
                     }
-                    outcomes.push(outcome);
-                }
-                Err(failure) => {
-                    ended = Err(failure);
-                    break 'figures;
+                    Err(failure) => {
+                        ended = Err(failure);
+                        break 'figures;
+                    }
                 }
             }
         }
@@ -119,6 +132,27 @@ pub fn measure(options: &Options, wanted: &[Figure]) -> Result<ExitCode, Box<dyn
     }
     let passed = outcomes.iter().all(Outcome::passed);
     Ok(if options.check && !passed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The setups in which a figure is measured.
+fn places(figure: Figure, setup: &Setup) -> Result<Vec<Setup>, Box<dyn Error>> {
+    if figure != Figure::Ports {
+        return Ok(vec![setup.clone()]);
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err(
+            "the figures of ports need root, for network namespaces: run it as root, or name the others"
+                .into(),
+        );
+    }
+    if !testpmd::installed() {
+        return Err(
+            "the figures of ports need dpdk-testpmd to compare with (Debian's package: dpdk-dev)".into()
+        );
+    }
+    let mtu = setup.mtu.min(PORTS_MTU);
+    let at = |driver| Setup { place: Place::network(driver, mtu), mtu, ..setup.clone() };
+    Ok(Driver::ALL.map(at).into())
 }
 
 fn setup(options: &Options, wanted: &[Figure]) -> Result<Setup, Box<dyn Error>> {
@@ -144,6 +178,7 @@ fn setup(options: &Options, wanted: &[Figure]) -> Result<Setup, Box<dyn Error>> 
         tx_depth: options.tx_depth,
         rx_depth: options.rx_depth,
         round_trips: options.round_trips as usize,
+        place: Place::Memif,
     })
 }
 
@@ -204,6 +239,32 @@ fn one(
                 better: Better::Higher,
             };
             hold(event, stream_contestants(setup, size, stop), rounds, stop, &mut say)
+        }
+        Figure::Ports => {
+            let Place::Network(network) = &setup.place else {
+                return Err(Failure::Said("a port with the kernel at its other end needs a network".into()));
+            };
+            let driver = network.driver().name();
+            let event = Event {
+                figure: "ports",
+                title: format!("raw UD throughput over {driver}, {size} B payload"),
+                size,
+                unit: "msg/s",
+                better: Better::Higher,
+            };
+            let contestants = vec![
+                Contestant {
+                    name: "testpmd txonly → rxonly",
+                    wanted: None,
+                    run: Box::new(move || testpmd::throughput(setup, size, stop)),
+                },
+                Contestant {
+                    name: "worker inline",
+                    wanted: Some(PORTS),
+                    run: Box::new(move || spraywire::throughput(setup, size, Worker::Inline, stop)),
+                },
+            ];
+            hold(event, contestants, rounds, stop, &mut say)
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Pairs of bare loops: this program again.
 
-use super::{END, START, Setup, devices};
+use super::{END, START, Setup};
 use crate::bare::{PingResult, READY, StreamResult};
 use crate::child::{Child, Failure, Stop};
 use crate::contest::Sample;
@@ -29,7 +29,7 @@ fn parse<T: DeserializeOwned>(output: &str) -> Result<T, Failure> {
 
 /// Messages per second, as received.
 pub fn throughput(setup: &Setup, size: usize, stop: &Stop) -> Result<Sample, Failure> {
-    let [server, client] = devices();
+    let [server, client] = setup.place.devices();
     let mut command = side(setup, "rx", &server, setup.cores[0], size);
     stream(&mut command, setup);
     let mut rx = Child::start("the bare receiver", &mut command, stop)?;
@@ -49,7 +49,7 @@ pub fn throughput(setup: &Setup, size: usize, stop: &Stop) -> Result<Sample, Fai
 
 /// Nanoseconds of the median round trip.
 pub fn latency(setup: &Setup, size: usize, stop: &Stop) -> Result<Sample, Failure> {
-    let [server, client] = devices();
+    let [server, client] = setup.place.devices();
     let mut echo =
         Child::start("the bare echo", &mut side(setup, "echo", &server, setup.cores[0], size), stop)?;
     echo.expect(READY, START)?;

@@ -1,11 +1,12 @@
 //! The pairs of processes that are measured: each module knows how to start one kind and to read what it reports.
 
 pub mod bare;
+pub mod place;
 pub mod spraywire;
 pub mod testpmd;
 
+use place::Place;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// For a process to start DPDK and meet its peer; generous, since a loaded machine takes its time.
@@ -34,15 +35,8 @@ pub struct Setup {
     pub rx_depth: usize,
     /// Round trips of a latency run.
     pub round_trips: usize,
-}
-
-/// The devices of a pair: shared memory of two processes that meet at an abstract socket of a name of its own, so that
-/// nothing is left over and nobody else is met. The receiver, or the side that answers, is the first.
-fn devices() -> [String; 2] {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let n = NEXT.fetch_add(1, Ordering::Relaxed);
-    let pid = std::process::id();
-    ["server", "client"].map(|role| format!("net_memif0,role={role},id=0,socket=spraywire-benches-{pid}-{n}"))
+    /// Where the sides meet.
+    pub place: Place,
 }
 
 #[cfg(test)]
@@ -57,16 +51,6 @@ pub(crate) fn test_setup() -> Setup {
         tx_depth: 128,
         rx_depth: 512,
         round_trips: 1000,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn pairs_do_not_meet_each_other() {
-        let [a, b] = super::devices();
-        let [c, _] = super::devices();
-        assert_eq!(a.replace("role=server", "role=client"), b);
-        assert_ne!(a, c);
+        place: Place::Memif,
     }
 }

@@ -1,11 +1,10 @@
 //! Pairs of `spraywire` endpoints, with the worker polled inline or in a thread of its own.
 
-use super::{END, START, Setup, devices};
+use super::{END, START, Setup};
 use crate::child::{Child, Failure, Stop};
 use crate::contest::Sample;
 use serde_json::{Value, json};
 use std::ffi::OsString;
-use std::process::Command;
 use std::time::Duration;
 
 /// Where the worker runs.
@@ -25,7 +24,7 @@ const WAITING: &str = "waiting for a client";
 
 /// The command lines of server and client.
 fn commands(setup: &Setup, what: &str, worker: Worker, options: &[String]) -> [Vec<OsString>; 2] {
-    let devices = devices();
+    let devices = setup.place.devices();
     [0, 1].map(|side| {
         let mut line: Vec<OsString> = vec![(&setup.spraywire).into(), what.into()];
         if side == 1 {
@@ -45,11 +44,19 @@ fn commands(setup: &Setup, what: &str, worker: Worker, options: &[String]) -> [V
 }
 
 /// Runs both sides; returns the client's report.
-fn run([server, client]: [Vec<OsString>; 2], busy: Duration, stop: &Stop) -> Result<Value, Failure> {
-    let start = |name, line: Vec<OsString>| Child::start(name, Command::new(&line[0]).args(&line[1..]), stop);
-    let mut server = start("the spraywire server", server)?;
+fn run(
+    setup: &Setup,
+    [server, client]: [Vec<OsString>; 2],
+    busy: Duration,
+    stop: &Stop,
+) -> Result<Value, Failure> {
+    let start = |name, side, line: Vec<OsString>| {
+        Child::start(name, setup.place.command(side, &line[0]).args(&line[1..]), stop)
+    };
+    let mut server = start("the spraywire server", 0, server)?;
     server.await_error(WAITING, START)?;
-    let client = start("the spraywire client", client)?;
+    let client = start("the spraywire client", 1, client)?;
+    setup.place.join(stop)?;
     let output = client.finish(START + busy + END)?;
     server.finish(END)?;
     serde_json::from_str(&output).map_err(|e| Failure::Said(format!("spraywire's JSON cannot be read: {e}")))
@@ -72,7 +79,7 @@ pub fn throughput(setup: &Setup, size: usize, worker: Worker, stop: &Stop) -> Re
         format!("--tx-depth={}", setup.tx_depth),
         format!("--rx-depth={}", setup.rx_depth),
     ];
-    stream_sample(&run(commands(setup, "bw", worker, &options), window, stop)?)
+    stream_sample(&run(setup, commands(setup, "bw", worker, &options), window, stop)?)
 }
 
 fn stream_sample(report: &Value) -> Result<Sample, Failure> {
@@ -91,7 +98,7 @@ fn stream_sample(report: &Value) -> Result<Sample, Failure> {
 /// Nanoseconds of the median round trip.
 pub fn latency(setup: &Setup, size: usize, worker: Worker, stop: &Stop) -> Result<Sample, Failure> {
     let options = [format!("--size={size}"), format!("--iters={}", setup.round_trips)];
-    latency_sample(&run(commands(setup, "lat", worker, &options), START, stop)?)
+    latency_sample(&run(setup, commands(setup, "lat", worker, &options), START, stop)?)
 }
 
 fn latency_sample(report: &Value) -> Result<Sample, Failure> {

@@ -1,6 +1,7 @@
 //! A pair of DPDK's own testpmd: the driver alone, without payload copies and without a CRC.
 
-use super::{END, START, Setup, devices};
+use super::place::{Driver, Place};
+use super::{END, START, Setup};
 use crate::bare::frame_len;
 use crate::child::{Child, Failure, Stop};
 use crate::contest::Sample;
@@ -11,6 +12,9 @@ use std::time::Duration;
 /// The program, and the one that keeps its output from being held back until its end.
 const PROGRAM: &str = "dpdk-testpmd";
 const LINES: &str = "stdbuf";
+
+/// Bytes of a buffer that holds a slot of a kernel ring, and the headroom.
+const SLOT: u16 = 8192 + 256;
 
 /// What says that packets are forwarded.
 const FORWARDING: &str = "Logical Core";
@@ -25,12 +29,17 @@ pub fn installed() -> bool {
 }
 
 /// One side. Its first lcore only waits for commands and may run anywhere; the second forwards.
-fn side(setup: &Setup, device: &str, mode: &str, core: usize, frame: usize) -> Command {
+fn side(setup: &Setup, side: usize, device: &str, mode: &str, frame: usize) -> Command {
+    let core = setup.cores[side];
     let cores = setup.cores.map(|c| c.to_string()).join(",");
     let device = dpdk::memif_device(device, setup.mtu);
     // The pool's buffers have the size of the shared ones, as in our own ports.
-    let room = dpdk::Mempool::data_room_for_mtu(setup.mtu).unwrap_or(u16::MAX);
-    let mut command = Command::new(LINES);
+    let room = match &setup.place {
+        // It wants whole slots of its ring to fit.
+        Place::Network(network) if network.driver() == Driver::AfPacket => SLOT,
+        _ => dpdk::Mempool::data_room_for_mtu(setup.mtu).unwrap_or(u16::MAX),
+    };
+    let mut command = setup.place.command(side, LINES);
     command.args(["-oL", PROGRAM, "--no-huge", "-m", "512", "--no-shconf", "--no-telemetry", "--no-pci"]);
     command
         .arg("--log-level=4")
@@ -44,14 +53,13 @@ fn side(setup: &Setup, device: &str, mode: &str, core: usize, frame: usize) -> C
 
 /// Packets per second of the size of our frames, as received.
 pub fn throughput(setup: &Setup, size: usize, stop: &Stop) -> Result<Sample, Failure> {
-    let [server, client] = devices();
+    let [server, client] = setup.place.devices();
     let frame = frame_len(size);
-    let mut rx =
-        Child::start("testpmd's receiver", &mut side(setup, &server, "rxonly", setup.cores[0], frame), stop)?;
+    let mut rx = Child::start("testpmd's receiver", &mut side(setup, 0, &server, "rxonly", frame), stop)?;
     // Its port listens by now; it goes on when the peer has come.
     rx.expect("Checking link statuses", START)?;
-    let mut tx =
-        Child::start("testpmd's sender", &mut side(setup, &client, "txonly", setup.cores[1], frame), stop)?;
+    let mut tx = Child::start("testpmd's sender", &mut side(setup, 1, &client, "txonly", frame), stop)?;
+    setup.place.join(stop)?;
     tx.expect(FORWARDING, START)?;
     rx.expect(FORWARDING, START)?;
     stop.sleep(Duration::from_secs_f64(setup.warmup))?;
@@ -95,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_command_line_has_our_buffers_and_frames() {
-        let command = side(&test_setup(), "net_memif0,role=client,id=0,socket=x", "txonly", 3, 1090);
+        let command = side(&test_setup(), 1, "net_memif0,role=client,id=0,socket=x", "txonly", 1090);
         let line = format!("{command:?}");
         for part in [
             "--vdev=net_memif0,role=client,id=0,socket=x,bsize=4288,secret=bsize-4288",

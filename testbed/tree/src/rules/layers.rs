@@ -43,7 +43,7 @@ const LAYERS: &[Layer] = &[
     // The bare loops that our figures are held against use the port without our layers.
     layer(
         "benches",
-        &["fec", "roce-proto", "testbed", "dataplane", "dataplane/dpdk", "dataplane/dpdk-sys"],
+        &["fec", "roce-proto", "testbed", "testbed/net", "dataplane", "dataplane/dpdk", "dataplane/dpdk-sys"],
         &["cli"],
     ),
 ];
