@@ -2,7 +2,7 @@
 
 use crate::args::{EndpointArgs, NeighbourArg, PortSpec};
 use crate::error::Error;
-use crate::observe::{Observation, Prepared};
+use crate::observe::{Observation, Prepared, telemetry};
 use crate::signal::Stop;
 use dataplane::buffer::Buffer;
 use dataplane::capture::Capture;
@@ -373,6 +373,7 @@ impl Plan {
             cores: args.cores.clone().map(|c| c.0),
             vdevs: self.vdevs.clone(),
             allow: self.allow.clone(),
+            telemetry: args.observe.telemetry.then(|| telemetry::prefix(args.observe.name.as_ref())),
             extra: args.eal.clone().unwrap_or_default().0,
             log_level: match verbosity {
                 0 | 1 => None,

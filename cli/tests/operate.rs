@@ -282,6 +282,57 @@ fn an_end_by_a_signal_loses_no_completion() {
     assert!(sent["results"][0]["messages"].as_u64().unwrap() >= messages, "{sent:#}");
 }
 
+/// What DPDK's telemetry socket answers to a command: a message each way, after one that introduces DPDK.
+fn telemetry(socket: &Path, command: &str) -> Option<Value> {
+    use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
+    let fd = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    rustix::net::connect(&fd, &SocketAddrUnix::new(socket).unwrap()).ok()?;
+    let mut buf = vec![0; 1 << 16];
+    rustix::net::recv(&fd, &mut buf[..], RecvFlags::empty()).ok()?;
+    rustix::net::send(&fd, command.as_bytes(), SendFlags::empty()).ok()?;
+    let (n, _) = rustix::net::recv(&fd, &mut buf[..], RecvFlags::empty()).ok()?;
+    serde_json::from_slice(&buf[..n]).ok()
+}
+
+#[test]
+fn dpdks_telemetry_has_our_commands() {
+    let site = Site::new();
+    let name = format!("op-{}", site.socket);
+    let runtime = if rustix::process::getuid().is_root() {
+        Path::new("/var/run/dpdk").to_owned()
+    } else {
+        site.runtime.path().join("dpdk")
+    };
+    let mut command = site.spraywire();
+    command.env("XDG_RUNTIME_DIR", site.runtime.path());
+    command.args([
+        "ud",
+        "recv",
+        "--telemetry",
+        "--name",
+        &name,
+        "--port",
+        &site.port("server"),
+        "--ip",
+        "10.0.0.1",
+    ]);
+    let mut receiver = command.spawn().unwrap();
+    let socket = runtime.join(&name).join("dpdk_telemetry.v2");
+    let ask = |command: &str| until(|| telemetry(&socket, command), Option::is_some).unwrap();
+    let commands =
+        until(|| ask("/"), |all| all["/"].as_array().is_some_and(|a| a.contains(&"/spraywire/port".into())));
+    assert!(commands["/"].as_array().unwrap().contains(&"/spraywire/qp".into()), "{commands}");
+    assert!(site.sender("-n 4").output().unwrap().status.success());
+    let port = until(|| ask("/spraywire/port"), |a| a["/spraywire/port"]["delivered"] == 4);
+    assert_eq!(port["/spraywire/port"]["delivered"], 4, "{port}");
+    assert_eq!(port["/spraywire/port"]["dropped/icrc"], 0, "{port}");
+    assert_eq!(ask("/spraywire/qp,0")["/spraywire/qp"]["received"], 4);
+    assert_eq!(ask("/spraywire/qp,9")["/spraywire/qp"], Value::Null, "there is one");
+    terminate(&receiver);
+    assert_eq!(wait(&mut receiver), Some(130));
+    assert!(!runtime.join(&name).exists(), "nothing is left behind");
+}
+
 fn config(site: &Site, text: &str) -> String {
     let path = site.runtime.path().join("x.toml");
     fs::write(&path, text).unwrap();

@@ -43,6 +43,8 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_allmulticast_enable",
     "rte_eth_dev_rx_offload_name",
     "rte_eth_dev_tx_offload_name",
+    "rte_telemetry_register_cmd",
+    "rte_tel_data_start_dict",
     "rte_eth_stats_get",
     "rte_eth_stats_reset",
     "rte_eth_xstats_get",
@@ -85,8 +87,14 @@ const OPAQUE: &[&str] = &[
     "rte_eth_rxseg",
 ];
 
-const VARIABLES: &[&str] =
-    &["SPW_.*", "RTE_MAX_ETHPORTS", "RTE_ETH_NAME_MAX_LEN", "RTE_ETHDEV_QUEUE_STAT_CNTRS", "RTE_VER_.*"];
+const VARIABLES: &[&str] = &[
+    "SPW_.*",
+    "RTE_MAX_ETHPORTS",
+    "RTE_TEL_MAX_DICT_ENTRIES",
+    "RTE_ETH_NAME_MAX_LEN",
+    "RTE_ETHDEV_QUEUE_STAT_CNTRS",
+    "RTE_VER_.*",
+];
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

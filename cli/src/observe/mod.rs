@@ -6,6 +6,8 @@
 pub mod document;
 pub mod metrics;
 pub mod runtime;
+#[cfg(feature = "dpdk")]
+pub mod telemetry;
 
 use crate::error::Error;
 use clap::Args;
@@ -41,6 +43,10 @@ pub struct ObserveArgs {
     /// Allow an address of --metrics that other machines can reach
     #[arg(long, requires = "metrics")]
     pub metrics_public: bool,
+
+    /// Answer /spraywire commands on DPDK's telemetry socket: dpdk-telemetry.py -f NAME, or -f spraywire-PID without --name
+    #[arg(long)]
+    pub telemetry: bool,
 }
 
 /// The name of an endpoint: up to 64 letters, digits, dots, dashes and underscores, not all of them digits.
@@ -184,7 +190,17 @@ impl Prepared {
             }
         };
         let http = self.http.map(|bound| bound.serve(&probe)).transpose()?;
-        Ok(Observation { _socket: socket, _http: http })
+        #[cfg(feature = "dpdk")]
+        let telemetry = match self.args.telemetry {
+            true => Some(telemetry::serve(&probe, &telemetry::prefix(self.args.name.as_ref()))?),
+            false => None,
+        };
+        Ok(Observation {
+            _socket: socket,
+            _http: http,
+            #[cfg(feature = "dpdk")]
+            _telemetry: telemetry,
+        })
     }
 }
 
@@ -192,6 +208,8 @@ impl Prepared {
 pub struct Observation {
     _socket: Option<runtime::Socket>,
     _http: Option<metrics::Serving>,
+    #[cfg(feature = "dpdk")]
+    _telemetry: Option<telemetry::Folder>,
 }
 
 #[cfg(test)]

@@ -175,3 +175,12 @@ int spw_log_open(spw_log_fn fn)
 	}
 	return rte_openlog_stream(stream);
 }
+
+int spw_telemetry_add(struct rte_tel_data *data, const char *name, uint64_t value)
+{
+#if RTE_VERSION >= RTE_VERSION_NUM(23, 3, 0, 0)
+	return rte_tel_data_add_dict_uint(data, name, value);
+#else
+	return rte_tel_data_add_dict_u64(data, name, value);
+#endif
+}

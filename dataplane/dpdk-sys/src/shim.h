@@ -20,6 +20,7 @@
 #include <rte_ethdev.h>
 #include <rte_mbuf.h>
 #include <rte_mempool.h>
+#include <rte_telemetry.h>
 
 /* Byte offsets of the fields of an mbuf. The names of the unions around them change between releases; their offsets
  * are what Rust needs, and the compiler knows them. */
@@ -66,6 +67,9 @@ const char *spw_driver_dir(void);
 int spw_errno(void);
 /* Lcore of the calling thread, LCORE_ID_ANY (UINT32_MAX) when it has none. */
 uint32_t spw_lcore_id(void);
+
+/* Adds a number to an answer of telemetry; its function changes its name between releases. 0, or a negative errno. */
+int spw_telemetry_add(struct rte_tel_data *data, const char *name, uint64_t value);
 
 /* Appends up to n received packets to pkts; the count written is returned. */
 uint16_t spw_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n);

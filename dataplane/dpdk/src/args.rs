@@ -30,6 +30,9 @@ pub struct EalConfig {
     pub memory_mb: Option<u32>,
     /// Prefix of DPDK's files. With none, the process leaves no files and cannot have secondary processes.
     pub file_prefix: Option<String>,
+    /// Prefix of the folder in which DPDK's telemetry socket lies, for a process that shares nothing else; no socket if none.
+    /// With [`EalConfig::file_prefix`] telemetry is on by DPDK's own rules.
+    pub telemetry: Option<String>,
     /// Processors that DPDK may use, all that the process may use if none. Not pinning: the thread that starts DPDK keeps
     /// its own affinity.
     pub cores: Option<Vec<usize>>,
@@ -144,7 +147,9 @@ pub(crate) fn build(config: &EalConfig, machine: &Machine) -> Result<(Vec<String
         // together with `--no-huge`.
         None if !given(&["--file-prefix", "--in-memory", "--no-shconf", "--proc-type"]) => {
             args.push(if huge { "--in-memory" } else { "--no-shconf" }.into());
-            if !given(&["--telemetry", "--no-telemetry"]) {
+            if let Some(prefix) = &config.telemetry {
+                args.extend([format!("--file-prefix={prefix}"), "--telemetry".into()]);
+            } else if !given(&["--telemetry", "--no-telemetry"]) {
                 args.push("--no-telemetry".into());
             }
         }
@@ -227,6 +232,16 @@ mod tests {
         assert_eq!(
             args(&config, 0),
             "spraywire --no-huge -m 1024 --lcores=0@(0,3) --no-shconf --no-telemetry --no-pci"
+        );
+    }
+
+    #[test]
+    fn a_telemetry_socket_and_nothing_else_shared() {
+        let vdevs = vec!["net_null0".into()];
+        let config = EalConfig { vdevs, telemetry: Some("x".into()), ..EalConfig::default() };
+        assert_eq!(
+            args(&config, 0),
+            "spraywire --no-huge -m 1024 --lcores=0@(0,3) --no-shconf --file-prefix=x --telemetry --no-pci"
         );
     }
 

@@ -28,6 +28,7 @@ mod mempool;
 mod port;
 mod queue;
 mod stats;
+mod telemetry;
 
 pub use args::{EalConfig, HugePages};
 pub use burst::{Burst, Drain};
@@ -42,3 +43,4 @@ pub use mempool::{HEADROOM, Mempool};
 pub use port::{Port, PortConfig, frame_room};
 pub use queue::{RxQueue, TxQueue};
 pub use stats::PortStats;
+pub use telemetry::{Numbers, TelemetryError, telemetry_command};

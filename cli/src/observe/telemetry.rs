@@ -1,0 +1,92 @@
+//! Commands on DPDK's telemetry socket, for those who watch DPDK programs by that.
+
+use super::Probe;
+use crate::error::Error;
+use crate::host::Host;
+use dataplane::counters::DropReason;
+use dataplane::observe::Snapshot;
+use dpdk::{Numbers, telemetry_command};
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+/// The file prefix, and so the folder of the socket, of this process.
+pub fn prefix(name: Option<&super::Name>) -> String {
+    name.map_or_else(|| format!("spraywire-{}", std::process::id()), |name| name.0.clone())
+}
+
+/// The socket's folder. Dropping it removes what DPDK leaves there.
+pub struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // DPDK removes the socket at the end of the process, the folder never.
+        let _ = std::fs::remove_file(self.0.join("dpdk_telemetry.v2"));
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// Registers the commands.
+///
+/// # Errors
+/// DPDK's refusal.
+pub fn serve(probe: &Arc<Probe>, prefix: &str) -> Result<Folder, Error> {
+    let host = Host::here();
+    let folder = Folder(host.path(&host.dpdk_runtime()).join(prefix));
+    let register = |name, help, tell: fn(&Snapshot, usize) -> Option<Numbers>| {
+        let probe: Weak<Probe> = Arc::downgrade(probe);
+        telemetry_command(name, help, move |parameters| {
+            let index = if parameters.is_empty() { 0 } else { parameters.parse().ok()? };
+            tell(&probe.upgrade()?.look().into_iter().next()??, index)
+        })
+        .map_err(Error::failed)
+    };
+    register("/spraywire/port", "Counters of a port of the endpoint. Parameter: its index, 0 if none", port)?;
+    register("/spraywire/qp", "Counters of a queue pair. Parameter: its index, 0 if none", qp)?;
+    tracing::info!("telemetry by dpdk-telemetry.py -f {prefix}");
+    Ok(folder)
+}
+
+fn port(snapshot: &Snapshot, index: usize) -> Option<Numbers> {
+    let port = snapshot.ports.get(index)?;
+    let (c, d) = (&port.counters, &port.driver);
+    let mut numbers: Numbers = [
+        ("link_up", u64::from(port.link_up)),
+        ("rx_packets", c.rx_packets),
+        ("rx_bytes", c.rx_bytes),
+        ("delivered", c.delivered),
+        ("delivered_bytes", c.delivered_bytes),
+        ("neighbour", c.neighbour),
+        ("echo", c.echo),
+        ("ignored", c.ignored),
+        ("dropped", c.dropped_total()),
+        ("tx_packets", c.tx_packets),
+        ("tx_bytes", c.tx_bytes),
+        ("tx_control", c.tx_control),
+        ("tx_busy", c.tx_busy),
+        ("tx_no_buffer", c.tx_no_buffer),
+        ("driver/rx_packets", d.rx_packets),
+        ("driver/rx_missed", d.rx_missed),
+        ("driver/rx_errors", d.rx_errors),
+        ("driver/rx_no_mbuf", d.rx_no_mbuf),
+        ("driver/tx_packets", d.tx_packets),
+        ("driver/tx_errors", d.tx_errors),
+    ]
+    .map(|(name, n)| (name.to_owned(), n))
+    .into();
+    numbers.extend(DropReason::all().map(|reason| (format!("dropped/{reason}"), c.dropped(reason))));
+    Some(numbers)
+}
+
+fn qp(snapshot: &Snapshot, index: usize) -> Option<Numbers> {
+    let qp = snapshot.qps.get(index)?;
+    let numbers = [
+        ("qpn", qp.qpn.get().into()),
+        ("sent", qp.counters.sent),
+        ("received", qp.counters.received),
+        ("qkey_violations", qp.counters.qkey_violations),
+        ("no_receive", qp.counters.no_receive),
+        ("sends_outstanding", qp.outstanding.into()),
+        ("receives_posted", qp.receives as u64),
+    ];
+    Some(numbers.map(|(name, n)| (name.to_owned(), n)).into())
+}
