@@ -210,6 +210,12 @@ pub fn look(args: &EndpointArgs, role: Role, verbosity: u8) -> Result<(Eal, Stri
     Ok((eal, plan.selector))
 }
 
+/// What ends a command whose port went away.
+pub fn port_gone() -> Error {
+    Error::failed("the port is gone: its interface was removed, or moved to another network namespace")
+        .hint("make the interface anew, then start again")
+}
+
 /// Why a memif server that is there may not take a client.
 const REFUSED: &str = "the memif server is there and refuses: it was started with another --mtu, has another secret= or \
                        id=, or has a client already";
@@ -352,8 +358,15 @@ impl Plan {
                 if is_memif && plan.mtu.is_none() && !device.contains(",bsize=") {
                     plan.mtu = Some(MEMIF_MTU);
                 }
+                // The rings that net_af_packet shares with the kernel must hold what its interface lets pass, as far as
+                // anything here is that long.
+                if device.starts_with("net_af_packet") || device.starts_with("eth_af_packet") {
+                    let kernel = dpdk::Interface::of_device(device).and_then(|interface| interface.mtu());
+                    plan.mtu =
+                        plan.mtu.or(kernel.map(|mtu| u16::try_from(mtu).unwrap_or(u16::MAX).min(MEMIF_MTU)));
+                }
                 let mtu = plan.mtu.unwrap_or(MEMIF_MTU);
-                plan.vdevs.push(dpdk::memif_device(device, mtu));
+                plan.vdevs.push(dpdk::complete_device(device, mtu));
             }
             PortSpec::Pci(device) => plan.allow.push(device.clone()),
             PortSpec::Existing(_) => {}
@@ -429,7 +442,12 @@ mod tests {
         assert_eq!((plan.allow, plan.vdevs), (vec!["0000:01:00.0,a=b".to_owned()], vec![]));
         assert_eq!((plan.selector.as_str(), plan.mtu), ("0000:01:00.0", Some(1500)));
         let plan = Plan::of(&args("--port net_af_packet0,iface=veth0"), Role::Server);
-        assert_eq!((plan.vdevs, plan.mtu), (vec!["net_af_packet0,iface=veth0".to_owned()], None));
+        assert_eq!(plan.vdevs, ["net_af_packet0,iface=veth0,blocksz=65536,framesz=8192,framecnt=1024"]);
+        assert_eq!(plan.mtu, None, "the port's own, since there is no such interface");
+        let plan = Plan::of(&args("--port net_af_packet0,iface=lo"), Role::Server);
+        assert_eq!(plan.mtu, Some(4200), "loopback's is larger than anything here needs");
+        let plan = Plan::of(&args("--port net_af_packet0,iface=lo --mtu 1500"), Role::Server);
+        assert_eq!(plan.vdevs, ["net_af_packet0,iface=lo,blocksz=65536,framesz=2048,framecnt=4096"]);
         let plan = Plan::of(&args("--port net_memif3,role=client,bsize=9216,rsize=9"), Role::Server);
         assert_eq!(
             (plan.vdevs, plan.mtu),

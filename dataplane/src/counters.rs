@@ -112,6 +112,10 @@ pub struct Counters {
     pub tx_busy: u64,
     /// Posts refused because the buffer pool was exhausted.
     pub tx_no_buffer: u64,
+    /// Times that the link went down, or the port away.
+    pub link_lost: u64,
+    /// Times that the link came up.
+    pub link_back: u64,
     wire: [u64; WIRE],
     local: [u64; LOCAL],
 }
@@ -131,6 +135,8 @@ impl Default for Counters {
             tx_control: 0,
             tx_busy: 0,
             tx_no_buffer: 0,
+            link_lost: 0,
+            link_back: 0,
             wire: [0; WIRE],
             local: [0; LOCAL],
         }

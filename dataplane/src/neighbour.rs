@@ -111,6 +111,14 @@ impl NeighbourTable {
         }
     }
 
+    /// Asks for every address again that was learnt, at once. Who uses a MAC address keeps it until an answer says another.
+    pub fn ask_anew(&mut self, now: Instant) {
+        for entry in self.entries.values_mut().filter(|entry| !entry.fixed) {
+            *entry = Entry { mac: None, asked: 0, next_request: now, ..*entry };
+        }
+        self.due_by(now);
+    }
+
     /// How often `ip` was asked for, without an answer so far.
     pub fn asked(&self, ip: IpAddr) -> u32 {
         self.entries.get(&ip).map_or(0, |e| e.asked)
@@ -214,6 +222,24 @@ mod tests {
         assert_eq!(table.asked(ip(1)), 0);
         assert_eq!(table.next_request(at(1)), Some(ip(1)));
         assert_eq!(table.next_request(at(2)), None);
+    }
+
+    #[test]
+    fn after_a_new_start_of_the_link_everybody_is_asked_again() {
+        let mut t = NeighbourTable::new(4);
+        let (mac, other) = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
+        t.set_static(ip(9), mac).unwrap();
+        t.acquire(ip(1), at(0)).unwrap();
+        assert_eq!(t.next_request(at(0)), Some(ip(1)));
+        assert!(t.learn(ip(1), mac));
+        assert_eq!(t.next_request(at(5000)), None);
+        t.ask_anew(at(5000));
+        assert_eq!(t.next_request(at(5000)), Some(ip(1)));
+        assert_eq!(t.next_request(at(5999)), None);
+        assert_eq!(t.asked(ip(1)), 1);
+        // The answer counts, whether it is the old one or a new one.
+        assert!(t.learn(ip(1), mac) && t.learn(ip(1), other) && !t.learn(ip(1), other));
+        assert_eq!(t.next_request(at(9000)), None);
     }
 
     #[test]

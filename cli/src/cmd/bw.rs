@@ -6,7 +6,7 @@ use super::measure::{
 };
 use crate::error::{Error, Exit};
 use crate::rendezvous::message::{TestKind, TestSpec};
-use crate::report::numbers::Si;
+use crate::report::numbers::{Si, plural};
 use crate::report::table::Align::{Left, Right};
 use crate::report::{Document, Out, Table};
 use crate::signal;
@@ -259,6 +259,9 @@ impl Report<'_> {
             self.out.line(line)?;
         }
         self.header = true;
+        if result.link_lost > 0 {
+            self.out.line(format_args!("  the link was lost {} here", plural(result.link_lost, "time")))?;
+        }
         for (side, rx) in [("server", &result.server), ("client", &result.client)] {
             if !rx.drops.is_empty() {
                 self.out.line(format_args!("  dropped by the {side}: {}", drops_text(rx)))?;
@@ -283,6 +286,7 @@ pub fn to_json(result: &TestResult) -> Value {
         "requested_messages_per_second": spec.rate,
         "client_to_server": direction(&result.server, result.client.sent, spec.size),
         "interrupted": result.interrupted,
+        "link_lost": result.link_lost,
     });
     if spec.bidirectional {
         value["server_to_client"] = direction(&result.client, result.server.sent, spec.size);

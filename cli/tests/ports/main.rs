@@ -2,4 +2,9 @@
 #![cfg(feature = "dpdk")]
 
 mod af_packet;
+mod af_xdp;
+mod memif;
+mod ring_pcap;
 mod run;
+mod tap;
+mod ways;

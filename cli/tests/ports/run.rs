@@ -1,11 +1,27 @@
 //! Running the program in namespaces.
 
 use serde_json::Value;
+use std::process::Command;
 use std::time::Duration;
 use testbed_net::{Ended, Namespace, Process};
 
 /// No process of these tests takes longer for a step.
 pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// `spraywire ARGS` with a port, outside of any namespace. `ud send` and `ud recv` are two words.
+pub fn spraywire(port: &str, args: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_spraywire"));
+    add_arguments(&mut command, port, &[], args);
+    command
+}
+
+fn add_arguments(command: &mut Command, port: &str, ips: &[&str], args: &str) {
+    let mut words = args.split_whitespace();
+    let test = words.next().unwrap();
+    command.arg(test).args((test == "ud").then(|| words.next().unwrap()));
+    command.args(["--port", port]).args(ips.iter().flat_map(|ip| ["--ip", ip]));
+    command.args(words).env_remove("RUST_LOG");
+}
 
 /// An end of a network: a namespace, the port in it, and the addresses of that port.
 pub struct Side<'a> {
@@ -15,16 +31,10 @@ pub struct Side<'a> {
 }
 
 impl Side<'_> {
-    /// Starts `spraywire TEST REST` on this side; `args` is the test's name and what comes behind the port.
+    /// Starts `spraywire` on this side; `args` are the command and what comes behind the port.
     pub fn start(&self, args: &str) -> Process {
-        let mut words = args.split_whitespace();
         let mut command = self.namespace.command(env!("CARGO_BIN_EXE_spraywire"));
-        // `ud send` and `ud recv` are two words.
-        let test = words.next().unwrap();
-        command.arg(test).args((test == "ud").then(|| words.next().unwrap()));
-        command.args(["--port", self.port]);
-        command.args(self.ips.iter().flat_map(|ip| ["--ip", ip]));
-        command.args(words).env_remove("RUST_LOG");
+        add_arguments(&mut command, self.port, self.ips, args);
         Process::start(&mut command)
     }
 
@@ -40,6 +50,13 @@ impl Side<'_> {
         let mut process = self.start(args);
         process.wait_for("waiting for a client", LIMIT);
         process
+    }
+
+    /// Runs the program without a port.
+    pub fn run_bare(&self, args: &str) -> Ended {
+        let mut command = self.namespace.command(env!("CARGO_BIN_EXE_spraywire"));
+        command.args(args.split_whitespace()).env_remove("RUST_LOG");
+        Process::start(&mut command).end(LIMIT)
     }
 
     /// Runs to the end.

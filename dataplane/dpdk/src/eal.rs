@@ -10,6 +10,7 @@ use std::thread::{self, ThreadId};
 use crate::args::{self, EalConfig, Machine};
 use crate::error::{EalError, PortError};
 use crate::info::{self, PortId, PortInfo};
+use crate::memif;
 use crate::mempool::Pools;
 use crate::port::driver_error;
 use crate::{control, hint, log};
@@ -195,6 +196,7 @@ impl Eal {
         };
         let Ok(text) = CString::new(devargs) else { return Err(fail(libc::EINVAL)) };
         let _one_at_a_time = lock(&self.0.ports);
+        memif::remove_stale_socket(devargs);
         lock(&self.0.vdevs).push(devargs.to_owned());
         log::clear_errors();
         let before: Vec<PortId> = info::ids().collect();
@@ -216,7 +218,7 @@ impl Eal {
         if ports.started.contains(&id) {
             return Err(PortError::Busy(id));
         }
-        info::device(id)?;
+        let device = info::read(id)?.device;
         let ret = on_its_thread(id, move || match info::device(id) {
             // SAFETY: the device was just read from the port, which is stopped, and the lock keeps others from removing it.
             Ok(device) => unsafe { dpdk_sys::rte_dev_remove(device) },
@@ -225,6 +227,7 @@ impl Eal {
         if ret != 0 {
             return Err(driver_error(id, "removal", ret));
         }
+        lock(&self.0.vdevs).retain(|vdev| vdev.split(',').next() != Some(&device));
         Ok(())
     }
 

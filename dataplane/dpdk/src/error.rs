@@ -178,6 +178,34 @@ pub enum PortError {
         /// Bytes of a shared buffer.
         have: u32,
     },
+    /// The interface of the kernel has a smaller MTU.
+    #[error(
+        "port {port} cannot have an MTU of {mtu}: the kernel's interface {interface} has {kernel}. Raise it there, and on every interface on the way (ip link set dev {interface} mtu {mtu}), or lower --mtu"
+    )]
+    KernelMtu {
+        /// The port.
+        port: PortId,
+        /// Bytes asked for.
+        mtu: u16,
+        /// Name of the interface.
+        interface: String,
+        /// Its MTU in bytes.
+        kernel: u32,
+    },
+    /// The largest frame does not fit a place in the rings that `net_af_packet` shares with the kernel.
+    #[error(
+        "an MTU of {mtu} needs frames of {need} bytes, but port {port} has room for {have}: leave framesz= and blocksz= out of the device, or raise framesz= (a power of two, and at most blocksz=)"
+    )]
+    RingFrame {
+        /// The port.
+        port: PortId,
+        /// Bytes asked for.
+        mtu: u16,
+        /// Bytes that a frame may have.
+        need: u32,
+        /// Bytes that fit.
+        have: u32,
+    },
     /// A memif client found no server: it connects when it starts, and at no other time.
     #[error("port {port} found no memif server{}: start the other side, with role=server and the same id and socket, then try again", dpdk_said(.said))]
     NoPeer {
@@ -202,13 +230,23 @@ pub enum PortError {
     },
     /// The link did not come up in time.
     #[error(
-        "the link of port {port} is still down after {waited:?}: is the cable in, or the other side running?"
+        "the link of port {port} is still down after {waited:?}: {}", down_hint(.interface.as_deref())
     )]
     LinkDown {
         /// The port.
         port: PortId,
         /// Time waited.
         waited: Duration,
+        /// Name of the kernel's interface that was set down, if that is why.
+        interface: Option<String>,
+    },
+    /// The interface of the kernel below the port was removed, or moved to another network namespace.
+    #[error("the interface {interface} of port {port} is gone: make it anew and start again")]
+    InterfaceGone {
+        /// The port.
+        port: PortId,
+        /// The name that it had.
+        interface: String,
     },
 }
 
@@ -253,6 +291,13 @@ pub enum MempoolError {
 
 fn dpdk_said(line: &str) -> String {
     if line.is_empty() { String::new() } else { format!("; DPDK said: {line}") }
+}
+
+fn down_hint(interface: Option<&str>) -> String {
+    match interface {
+        Some(name) => format!("bring its interface up (ip link set dev {name} up)"),
+        None => "is the cable in, or the other side running?".to_owned(),
+    }
 }
 
 fn scatter(possible: bool) -> &'static str {

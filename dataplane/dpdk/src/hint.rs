@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::devargs::driver_of;
+
 /// The mode that needs nothing: no root, no NIC, no hugepages.
 const WORKS_ANYWHERE: &str =
     "Without privileges net_memif works, with no hugepages: net_memif0,role=server,id=0";
@@ -49,16 +51,6 @@ fn needs(driver: &str) -> (&'static [(u32, &'static str)], &'static [&'static st
         "pci" => (&[], &["/dev/vfio/vfio"]),
         _ => (&[], &[]),
     }
-}
-
-/// The driver part of a device's name: `net_memif0,role=server` gives `net_memif`; a PCI address gives `pci`.
-pub(crate) fn driver_of(devargs: &str) -> &str {
-    let device = devargs.split(',').next().unwrap_or_default();
-    let device = device.strip_prefix("vdev:").unwrap_or(device);
-    if device.contains(':') {
-        return "pci";
-    }
-    device.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
 /// Effective capabilities from the text of `/proc/self/status`; all of them if it does not say.
@@ -134,14 +126,6 @@ fn usable(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn drivers_are_told_from_devices() {
-        assert_eq!(driver_of("net_memif0,role=server,id=0"), "net_memif");
-        assert_eq!(driver_of("net_af_packet12,iface=eth0"), "net_af_packet");
-        assert_eq!(driver_of("0000:03:00.0"), "pci");
-        assert_eq!(driver_of("net_tap"), "net_tap");
-    }
 
     #[test]
     fn capabilities_are_read() {

@@ -6,6 +6,7 @@ use std::fmt;
 use dpdk_sys::{rte_device, rte_eth_dev_info, rte_ether_addr, spw_link};
 
 use crate::error::PortError;
+use crate::kernel::Interface;
 use crate::port::{driver_error, frame_room};
 
 /// Number of a port. It stays valid until the port is detached.
@@ -128,6 +129,19 @@ pub struct PortInfo {
     pub multi_segments: bool,
     /// State of the link; none if the driver does not tell.
     pub link: Option<Link>,
+    /// The interface of the kernel that the port stands on, if it does.
+    pub interface: Option<KernelInterface>,
+}
+
+/// An interface of the kernel, as a port's information names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelInterface {
+    /// Its number.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its MTU in bytes, which is the kernel's and not always the port's.
+    pub mtu: u32,
 }
 
 impl PortInfo {
@@ -154,14 +168,20 @@ pub(crate) struct Traits {
     pub(crate) unmaps: bool,
     /// Chained mbufs are sent wrongly, though the driver says that it can; see [`crate::memif`].
     breaks_chains: bool,
+    /// Frames of any length pass that the interface of the kernel lets pass; see [`crate::kernel`].
+    pub(crate) kernel_mtu: bool,
 }
 
 pub(crate) fn traits(driver: &str) -> Traits {
+    let usual =
+        Traits { any_mtu: false, chains: false, unmaps: false, breaks_chains: false, kernel_mtu: false };
     match driver {
-        "net_memif" => Traits { any_mtu: true, chains: true, unmaps: true, breaks_chains: true },
-        "net_ring" => Traits { any_mtu: true, chains: true, unmaps: false, breaks_chains: false },
-        "net_null" => Traits { any_mtu: true, chains: false, unmaps: false, breaks_chains: false },
-        _ => Traits { any_mtu: false, chains: false, unmaps: false, breaks_chains: false },
+        "net_memif" => Traits { any_mtu: true, chains: true, unmaps: true, breaks_chains: true, ..usual },
+        "net_ring" => Traits { any_mtu: true, chains: true, ..usual },
+        "net_null" => Traits { any_mtu: true, ..usual },
+        // It says that no frame has more than 1518 bytes, and takes whatever fits its rings.
+        "net_af_packet" => Traits { any_mtu: true, kernel_mtu: true, ..usual },
+        _ => usual,
     }
 }
 
@@ -233,7 +253,15 @@ pub(crate) fn read(id: PortId) -> Result<PortInfo, PortError> {
         u16::try_from(raw.max_rx_pktlen.saturating_sub(dpdk_sys::SPW_ETHER_OVERHEAD)).unwrap_or(u16::MAX);
     // Frames must still be countable in 16 bits, as a segment's length is.
     let any = u16::MAX - (frame_room(0) as u16);
-    let max_mtu = if traits.any_mtu { any } else { raw.max_mtu.min(by_length.max(ETHERNET_MTU)) };
+    let interface = Interface::by_index(raw.if_index).and_then(|interface| {
+        Some(KernelInterface { index: interface.index(), name: interface.name()?, mtu: interface.mtu()? })
+    });
+    let kernel_mtu = interface
+        .as_ref()
+        .filter(|_| traits.kernel_mtu)
+        .map(|interface| u16::try_from(interface.mtu).map_or(any, |mtu| mtu.min(any)));
+    let max_mtu =
+        if traits.any_mtu { kernel_mtu.unwrap_or(any) } else { raw.max_mtu.min(by_length.max(ETHERNET_MTU)) };
     // SAFETY: constants of the shim.
     let (scatter_bit, segments_bit) =
         unsafe { (dpdk_sys::SPW_RX_OFFLOAD_SCATTER, dpdk_sys::SPW_TX_OFFLOAD_MULTI_SEGS) };
@@ -244,7 +272,7 @@ pub(crate) fn read(id: PortId) -> Result<PortInfo, PortError> {
         device,
         bus,
         mac: Mac(mac.addr_bytes),
-        mtu: read_mtu(id)?,
+        mtu: kernel_mtu.map_or_else(|| read_mtu(id), Ok)?,
         min_mtu: raw.min_mtu,
         max_mtu,
         mtu_enforced: !traits.any_mtu,
@@ -257,6 +285,7 @@ pub(crate) fn read(id: PortId) -> Result<PortInfo, PortError> {
         scatter: traits.chains || raw.rx_offload_capa & scatter_bit != 0,
         multi_segments: !traits.breaks_chains && raw.tx_offload_capa & segments_bit != 0,
         link: link(id).ok(),
+        interface,
     })
 }
 

@@ -13,14 +13,17 @@
 //! Nothing here allocates after start-up on the paths of bursts, and no function of the data path can panic. This crate
 //! and `dpdk-sys` are the only places where `unsafe` stands for DPDK.
 
+mod af_packet;
 mod args;
 mod burst;
 mod capability;
 mod control;
+mod devargs;
 mod eal;
 mod error;
 mod hint;
 mod info;
+mod kernel;
 mod log;
 mod mbuf;
 mod memif;
@@ -32,10 +35,12 @@ mod telemetry;
 
 pub use args::{EalConfig, HugePages};
 pub use burst::{Burst, Drain};
+pub use devargs::complete_device;
 pub use eal::{Eal, ThreadGuard};
 pub use error::{EalError, MempoolError, PortError};
 pub use hint::Needs;
-pub use info::{Link, Mac, PortId, PortInfo, Rss};
+pub use info::{KernelInterface, Link, Mac, PortId, PortInfo, Rss};
+pub use kernel::{Interface, InterfaceState};
 pub use log::{LogLevel, route_log};
 pub use mbuf::{Mbuf, Segments};
 pub use memif::memif_device;

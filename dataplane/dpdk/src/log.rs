@@ -1,5 +1,6 @@
 //! DPDK's log, line by line, to where the program's own log goes.
 
+use std::cell::Cell;
 use std::ffi::c_char;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -110,9 +111,23 @@ unsafe extern "C" fn write(level: u32, text: *const c_char, len: usize) {
 /// this place stays a warning.
 const NO_SECONDARIES: &str = "Failed to register mp action callback: Operation not supported";
 
+thread_local! {
+    /// Whether what this thread tries may well fail, and whoever tries hears of it by other means.
+    static ATTEMPT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `attempt` with what it makes DPDK log on this thread being detail. Its errors are still remembered for [`errors`].
+pub(crate) fn attempt<T>(attempt: impl FnOnce() -> T) -> T {
+    let before = ATTEMPT.replace(true);
+    let result = attempt();
+    ATTEMPT.set(before);
+    result
+}
+
 /// The level of a line for us.
 fn judge(level: LogLevel, line: &str) -> LogLevel {
-    if level == LogLevel::Warning && line.ends_with(NO_SECONDARIES) { LogLevel::Debug } else { level }
+    let expected = level == LogLevel::Warning && line.ends_with(NO_SECONDARIES);
+    if expected || ATTEMPT.get() { LogLevel::Debug } else { level }
 }
 
 fn take(level: LogLevel, bytes: &[u8]) {

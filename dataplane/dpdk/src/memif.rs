@@ -10,13 +10,22 @@
 //! So a frame must fit one buffer, which [`crate::Port::start`] checks, and both sides must agree on the size. For that,
 //! [`memif_device`] ties the size to memif's `secret=`, without which two sides do not connect.
 
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use crate::devargs::{driver_of, number, option};
 use crate::port::frame_room;
+
+/// Where the socket is if nothing is said (`ETH_MEMIF_DEFAULT_SOCKET_FILENAME`).
+const DEFAULT_SOCKET: &str = "/run/memif.sock";
 
 /// Bytes of a buffer if nothing is said (`ETH_MEMIF_DEFAULT_PKT_BUFFER_SIZE`).
 const DEFAULT_BUFFER: u32 = 2048;
 
 /// Buffers are a multiple of a cache line.
-const LINE: u32 = 64;
+pub(crate) const LINE: u32 = 64;
 
 /// Bytes of a packet buffer, behind the headroom, that holds any frame of an MTU: the usual 2048, or more.
 pub(crate) fn buffer_for_mtu(mtu: u16) -> u32 {
@@ -25,22 +34,12 @@ pub(crate) fn buffer_for_mtu(mtu: u16) -> u32 {
 
 /// Whether a device is a memif port.
 fn is_memif(devargs: &str) -> bool {
-    crate::hint::driver_of(devargs) == "net_memif"
-}
-
-fn option<'a>(devargs: &'a str, name: &str) -> Option<&'a str> {
-    devargs
-        .split(',')
-        .skip(1)
-        .filter_map(|pair| pair.split_once('='))
-        .filter(|(key, _)| *key == name)
-        .last()
-        .map(|(_, value)| value)
+    driver_of(devargs) == "net_memif"
 }
 
 /// Bytes of a shared buffer of the device.
 pub(crate) fn buffer_size(devargs: &str) -> u32 {
-    option(devargs, "bsize").and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_BUFFER)
+    number(devargs, "bsize", DEFAULT_BUFFER)
 }
 
 /// Whether the device is the side that connects, which is memif's default, and not the one that listens.
@@ -52,6 +51,27 @@ pub(crate) fn is_client(devargs: &str) -> bool {
 /// a full ring before it, and one of 1024 buffers does not stay in the caches: with 128, messages of 64 bytes, 1 KiB and 4 KiB
 /// went through 20 % faster, and nothing is lost by it, since a full ring holds the sender up.
 const RING_LOG2: u32 = 7;
+
+/// Removes the socket file that a server left behind which was killed: the driver refuses to take its place. A file that
+/// somebody listens at stays, as does one that is no socket.
+pub(crate) fn remove_stale_socket(devargs: &str) {
+    // Abstract sockets leave no file; they are the driver's default.
+    let in_a_file = matches!(option(devargs, "socket-abstract"), Some("no"));
+    let server = matches!(option(devargs, "role"), Some("server" | "master"));
+    if !is_memif(devargs) || !server || !in_a_file {
+        return;
+    }
+    let path = Path::new(option(devargs, "socket").unwrap_or(DEFAULT_SOCKET));
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
+    // memif's sockets are of another type, so one that is in use answers with another error, and is not disturbed.
+    let refused = |e: std::io::Error| e.kind() == std::io::ErrorKind::ConnectionRefused;
+    if is_socket && UnixStream::connect(path).is_err_and(refused) {
+        match fs::remove_file(path) {
+            Ok(()) => tracing::info!("removed {}, which a dead process had left behind", path.display()),
+            Err(e) => tracing::warn!("{} was left behind by a dead process and stays: {e}", path.display()),
+        }
+    }
+}
 
 /// Completes the arguments of a `net_memif` device for ports of an MTU: adds a buffer size that holds its frames, a
 /// secret that names this size, so that a peer with another does not connect, and a ring size that suits the caches. What the
@@ -77,6 +97,7 @@ pub fn memif_device(devargs: &str, mtu: u16) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixListener;
 
     #[test]
     fn arguments_are_completed() {
@@ -90,6 +111,29 @@ mod tests {
         assert_eq!(memif_device(secret, 2023), format!("{secret},bsize=2112,rsize=7"));
         assert_eq!(memif_device("net_ring0", 4200), "net_ring0");
         assert_eq!(memif_device("0000:03:00.0", 4200), "0000:03:00.0");
+    }
+
+    #[test]
+    fn only_a_socket_that_nobody_listens_at_is_removed() {
+        let folder = std::env::temp_dir().join(format!("spw-stale-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("memif.sock");
+        let device = |rest: &str| format!("net_memif0,socket={},{rest}", path.display());
+        let ours = device("role=server,socket-abstract=no");
+        let listener = UnixListener::bind(&path).unwrap();
+        remove_stale_socket(&ours);
+        assert!(path.exists(), "somebody listens");
+        drop(listener);
+        for others in [device("role=server"), device("role=client,socket-abstract=no")] {
+            remove_stale_socket(&others);
+            assert!(path.exists(), "{others}");
+        }
+        remove_stale_socket(&ours);
+        assert!(!path.exists());
+        fs::write(&path, "a file").unwrap();
+        remove_stale_socket(&ours);
+        assert!(path.exists(), "no socket");
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

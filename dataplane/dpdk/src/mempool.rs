@@ -9,8 +9,10 @@ use dpdk_sys::rte_mempool;
 use crate::burst::Burst;
 use crate::eal::{Eal, errno};
 use crate::error::MempoolError;
+use crate::info::PortInfo;
 use crate::mbuf::Mbuf;
 use crate::memif;
+use crate::port;
 
 /// Bytes left free before the data of a fresh mbuf, for headers that are put in front.
 pub const HEADROOM: u16 = dpdk_sys::SPW_HEADROOM as u16;
@@ -159,6 +161,11 @@ impl Mempool {
     /// 2048 bytes behind the headroom, in whole cache lines; none if no buffer can be that large.
     pub fn data_room_for_mtu(mtu: u16) -> Option<u16> {
         u16::try_from(memif::buffer_for_mtu(mtu) + u32::from(HEADROOM)).ok()
+    }
+
+    /// The same for a port, whose driver may want more than its MTU does.
+    pub fn data_room_for_port(eal: &Eal, info: &PortInfo, mtu: u16) -> Option<u16> {
+        port::data_room(eal, info, mtu)
     }
 
     /// The name given at creation.

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use dpdk_sys::rte_eth_conf;
 
-use crate::control::{self, Mark};
+use crate::af_packet;
+use crate::control::{self, Gate, Mark};
 use crate::eal::Eal;
 use crate::error::PortError;
 use crate::info::{self, Link, Mac, PortId, PortInfo, Rss};
+use crate::kernel::{Interface, InterfaceState};
 use crate::log;
 use crate::memif;
 use crate::mempool::{HEADROOM, Mempool};
@@ -74,6 +76,10 @@ pub(crate) struct Started {
     /// See [`crate::control`].
     unmaps: bool,
     client: bool,
+    /// Shut while the device is started again.
+    gate: Arc<Gate>,
+    /// The interface of the kernel below, and the name that it had at the start.
+    interface: Option<(Interface, String)>,
     /// The device receives into these.
     _pools: Vec<Mempool>,
 }
@@ -85,7 +91,7 @@ impl Started {
 
     /// A mark for a new queue, if its polls must be waited for.
     pub(crate) fn mark(&self) -> Option<Mark> {
-        self.unmaps.then(Mark::new)
+        self.unmaps.then(|| Mark::new(&self.gate))
     }
 }
 
@@ -139,6 +145,7 @@ impl Port {
             return Err(PortError::Pools { pools: pools.len(), queues: config.rx_queues });
         }
         let mtu = config.mtu.unwrap_or(info.mtu);
+        check_kernel(eal, &info, mtu)?;
         if mtu < info.min_mtu || mtu > info.max_mtu {
             return Err(PortError::Mtu { port: id, mtu, min: info.min_mtu, max: info.max_mtu });
         }
@@ -159,6 +166,10 @@ impl Port {
             mac: info.mac,
             unmaps: info::traits(&info.driver).unmaps,
             client: memif::is_client(&devargs(eal, &info)),
+            gate: Arc::new(Gate::new(id)),
+            interface: info
+                .interface
+                .and_then(|interface| Some((Interface::by_index(interface.index)?, interface.name))),
             _pools: pools.to_vec(),
         });
         let rx = (0..config.rx_queues).map(|queue| RxQueue::new(&started, queue)).collect();
@@ -196,12 +207,60 @@ impl Port {
         info::read(self.started.id)
     }
 
-    /// State of the link, without waiting.
+    /// State of the link, without waiting. On an interface of the kernel it is up only if that is.
     ///
     /// # Errors
-    /// If the driver does not tell.
+    /// [`PortError::InterfaceGone`] if the interface of the kernel is no more; or if the driver does not tell.
     pub fn link(&self) -> Result<Link, PortError> {
-        info::link(self.started.id)
+        let link = info::link(self.started.id)?;
+        match self.interface_state() {
+            None | Some((InterfaceState::Up, _)) => Ok(link),
+            Some((InterfaceState::Down | InterfaceState::NoCarrier, _)) => Ok(Link { up: false, ..link }),
+            Some((InterfaceState::Gone, name)) => {
+                Err(PortError::InterfaceGone { port: self.started.id, interface: name.to_owned() })
+            }
+        }
+    }
+
+    /// A number that grows whenever the other side goes away, where the driver tells: how a look at the link finds out that
+    /// somebody else is there since the last one. Elsewhere it stays 0.
+    pub fn losses(&self) -> u64 {
+        self.started.gate.losses()
+    }
+
+    fn interface_state(&self) -> Option<(InterfaceState, &str)> {
+        let (interface, name) = self.started.interface.as_ref()?;
+        Some((interface.state(), name))
+    }
+
+    /// Tries to bring a link up again that does not come up by itself: the client of a memif pair connects when it is
+    /// started, so it is started again. Queues that are polled meanwhile, by whomever, find nothing and take nothing. On
+    /// other ports there is nothing to do.
+    ///
+    /// Success means that the other side was there; the link comes up moments later, or not at all if it refuses. Takes a
+    /// millisecond or a few, not to be called more often than a few times a second, nor on DPDK's control thread.
+    ///
+    /// # Errors
+    /// [`PortError::NoPeer`] if the other side is not there.
+    pub fn reconnect(&self) -> Result<(), PortError> {
+        let Started { id, client, gate, .. } = &*self.started;
+        if !client {
+            return Ok(());
+        }
+        let shut = gate.shut();
+        log::clear_errors();
+        let port = id.0;
+        // SAFETY: the gate is shut and every poll that was under way has ended; queues stay set up over a stop.
+        let ret = unsafe {
+            let stopped = control::run(move || dpdk_sys::rte_eth_dev_stop(port));
+            if stopped == 0 { log::attempt(|| dpdk_sys::rte_eth_dev_start(port)) } else { stopped }
+        };
+        if ret != 0 {
+            // Not to be polled before it is started.
+            shut.stay();
+            return Err(PortError::NoPeer { port: *id, said: log::errors() });
+        }
+        Ok(())
     }
 
     /// Waits until the link is up, at most `limit`.
@@ -219,7 +278,9 @@ impl Port {
             }
             let waited = start.elapsed();
             if waited >= limit {
-                return Err(PortError::LinkDown { port: self.started.id, waited: limit });
+                let down = self.interface_state().filter(|(state, _)| *state == InterfaceState::Down);
+                let interface = down.map(|(_, name)| name.to_owned());
+                return Err(PortError::LinkDown { port: self.started.id, waited: limit, interface });
             }
             std::thread::sleep(PAUSE.min(limit - waited));
         }
@@ -272,6 +333,35 @@ fn check_room(info: &PortInfo, mtu: u16, config: &PortConfig, pools: &[Mempool])
         return Ok(true);
     }
     Err(PortError::Room { mtu, need, room, can_scatter: info.scatter })
+}
+
+/// Whether the kernel lets frames of the MTU pass, and whether they fit the rings shared with it.
+fn check_kernel(eal: &Eal, info: &PortInfo, mtu: u16) -> Result<(), PortError> {
+    if let Some(interface) = info.interface.as_ref().filter(|_| info::traits(&info.driver).kernel_mtu)
+        && u32::from(mtu) > interface.mtu
+    {
+        let interface = interface.clone();
+        return Err(PortError::KernelMtu {
+            port: info.id,
+            mtu,
+            interface: interface.name,
+            kernel: interface.mtu,
+        });
+    }
+    let args = devargs(eal, info);
+    let (need, have) = (frame_room(mtu), af_packet::largest_frame(&args));
+    if af_packet::is_af_packet(&args) && need > have {
+        return Err(PortError::RingFrame { port: info.id, mtu, need, have });
+    }
+    Ok(())
+}
+
+/// Bytes that a packet buffer of a pool for a port of that MTU must have, headroom included; none if none can have so many.
+pub(crate) fn data_room(eal: &Eal, info: &PortInfo, mtu: u16) -> Option<u16> {
+    let args = devargs(eal, info);
+    let least = if af_packet::is_af_packet(&args) { af_packet::buffer_size(&args) } else { 0 };
+    let room = memif::buffer_for_mtu(mtu).max(least.next_multiple_of(memif::LINE));
+    u16::try_from(room + u32::from(HEADROOM)).ok()
 }
 
 /// Whether frames fit memif's buffers; see [`crate::memif`].

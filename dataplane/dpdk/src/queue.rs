@@ -58,7 +58,7 @@ impl RxQueue {
         let poll = || unsafe { dpdk_sys::spw_rx_burst(self.port, self.queue, slots, room as u16) } as usize;
         let n = match &self.mark {
             None => poll(),
-            Some(mark) => mark.busy().during(poll),
+            Some(mark) => mark.during(poll),
         };
         // SAFETY: the driver filled the first `n` slots with packets that it has let go of.
         unsafe { burst.add_len(n.min(room)) };
@@ -102,7 +102,7 @@ impl TxQueue {
             || unsafe { dpdk_sys::spw_tx_burst(self.port, self.queue, front, offered as u16) } as usize;
         let sent = match &self.mark {
             None => send(),
-            Some(mark) => mark.busy().during(send),
+            Some(mark) => mark.during(send),
         };
         burst.take_front(sent);
         sent

@@ -82,7 +82,10 @@ fn drive() {
     let Side { port, mut rx, mut tx, pool } = side(&eal, &device("server", &socket));
     assert!(!port.link().unwrap().up);
     let error = port.wait_link(Duration::from_millis(20)).unwrap_err();
-    assert_eq!(error, PortError::LinkDown { port: port.id(), waited: Duration::from_millis(20) });
+    assert_eq!(
+        error,
+        PortError::LinkDown { port: port.id(), waited: Duration::from_millis(20), interface: None }
+    );
 
     sizes(&eal, &pool);
     rude(&format!("spw-test-{socket}"));

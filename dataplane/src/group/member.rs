@@ -2,7 +2,7 @@
 
 use super::counters::Counts;
 use super::owners::Owners;
-use crate::io::{PacketBuf, PacketBurst, PortInfo, PortIo, PortStats};
+use crate::io::{PacketBuf, PacketBurst, PortInfo, PortIo, PortState, PortStats};
 use crate::link::{Receiver, Sender};
 use crossbeam_queue::ArrayQueue;
 use roce_proto::wire::peek::{PEEK_LEN, Peek, peek};
@@ -27,6 +27,11 @@ pub trait Guest: Send {
 
     /// See [`PortIo::link_up`].
     fn link_up(&self) -> bool;
+
+    /// See [`PortIo::state`].
+    fn state(&self) -> PortState {
+        if self.link_up() { PortState::Up } else { PortState::Down }
+    }
 
     /// See [`PortIo::stats`]; all zero where only those who have a queue know.
     fn stats(&self) -> PortStats;
@@ -281,6 +286,20 @@ impl<I: Share> PortIo for Member<I> {
         match &self.access {
             Access::Own { io, .. } => io.link_up(),
             Access::Lent { guest, .. } => guest.link_up(),
+        }
+    }
+
+    fn state(&self) -> PortState {
+        match &self.access {
+            Access::Own { io, .. } => io.state(),
+            Access::Lent { guest, .. } => guest.state(),
+        }
+    }
+
+    fn recover(&mut self) -> bool {
+        match &mut self.access {
+            Access::Own { io, .. } => io.recover(),
+            Access::Lent { .. } => false,
         }
     }
 

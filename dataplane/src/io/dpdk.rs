@@ -1,9 +1,10 @@
 //! A queue pair of a DPDK port.
 
-use super::{BURST, PacketBuf, PacketBurst, PortInfo, PortIo, PortStats};
+use super::{BURST, PacketBuf, PacketBurst, PortInfo, PortIo, PortState, PortStats};
 use crate::group::{CROSSING, Guest, Share};
 use dpdk::{Burst, Eal, Mbuf, Mempool, MempoolError, Port, PortError, RxQueue, TxQueue};
 use roce_proto::wire::ethernet::MacAddr;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +66,8 @@ pub struct DpdkPort {
     /// Buffers taken from the pool in bulk, for [`PortIo::alloc`].
     stash: Burst<BURST>,
     port: Arc<Port>,
+    /// [`Port::losses`] at the last look.
+    losses: Cell<u64>,
 }
 
 impl DpdkPort {
@@ -89,7 +92,7 @@ impl DpdkPort {
         let id = eal.find(&config.selector)?;
         let found = eal.port(id)?;
         let mtu = config.mtu.unwrap_or(found.mtu);
-        let room = Mempool::data_room_for_mtu(mtu).ok_or(OpenError::Mtu(mtu))?;
+        let room = Mempool::data_room_for_port(eal, &found, mtu).ok_or(OpenError::Mtu(mtu))?;
         // What lies in the caches of the other queues' threads, and what waits between them.
         let others = u32::from(queues).saturating_sub(1);
         let away = others * (CACHE + CACHE / 2) + others.min(1) * CROSSING as u32;
@@ -107,8 +110,7 @@ impl DpdkPort {
             ..dpdk::PortConfig::default()
         };
         let (port, rx, tx) = Port::start(eal, id, &port_config, &pools)?;
-        let info =
-            PortInfo { name: found.name, driver: found.driver, mac: MacAddr(port.mac().0), mtu: port.mtu() };
+        let info = PortInfo { name: found.name, driver: found.driver, mac: mac_of(&port), mtu: port.mtu() };
         let port = Arc::new(port);
         let made = rx.into_iter().zip(tx).zip(pools).map(|((rx, tx), pool)| DpdkPort {
             info: info.clone(),
@@ -116,6 +118,7 @@ impl DpdkPort {
             tx,
             pool,
             stash: Burst::new(),
+            losses: Cell::new(port.losses()),
             port: port.clone(),
         });
         Ok(made.collect())
@@ -164,6 +167,10 @@ impl Guest for DpdkGuest {
         link_of(&self.port)
     }
 
+    fn state(&self) -> PortState {
+        state_of(&self.port)
+    }
+
     fn stats(&self) -> PortStats {
         stats_of(&self.port)
     }
@@ -182,6 +189,14 @@ fn link_of(port: &Port) -> bool {
     port.link().is_ok_and(|link| link.up)
 }
 
+fn state_of(port: &Port) -> PortState {
+    match port.link() {
+        Ok(link) if link.up => PortState::Up,
+        Err(PortError::InterfaceGone { .. } | PortError::Gone(_)) => PortState::Gone,
+        Ok(_) | Err(_) => PortState::Down,
+    }
+}
+
 fn stats_of(port: &Port) -> PortStats {
     let Ok(s) = port.stats() else { return PortStats::default() };
     PortStats {
@@ -194,6 +209,14 @@ fn stats_of(port: &Port) -> PortStats {
         tx_bytes: s.tx_bytes,
         tx_errors: s.tx_errors,
     }
+}
+
+/// The port's MAC address. Ports of memory may have none (`net_ring`), and everybody refuses to talk to address zero: those get
+/// a locally administered one that tells them apart within the process.
+fn mac_of(port: &Port) -> MacAddr {
+    let mac = MacAddr(port.mac().0);
+    let [high, low] = port.id().index().to_be_bytes();
+    if mac.is_zero() { MacAddr([0x02, b's', b'p', b'w', high, low]) } else { mac }
 }
 
 impl PacketBuf for Mbuf {
@@ -281,6 +304,30 @@ impl PortIo for DpdkPort {
 
     fn link_up(&self) -> bool {
         link_of(&self.port)
+    }
+
+    fn state(&self) -> PortState {
+        let losses = self.port.losses();
+        // A link that went down and came up between two looks is seen as down in one of them.
+        let lost = self.losses.replace(losses) != losses;
+        match state_of(&self.port) {
+            PortState::Up if lost => PortState::Down,
+            state => state,
+        }
+    }
+
+    fn recover(&mut self) -> bool {
+        // Of the workers on one port, one.
+        if self.rx.index() != 0 {
+            return false;
+        }
+        match self.port.reconnect() {
+            Ok(()) => self.port.is_memif_client(),
+            Err(e) => {
+                tracing::debug!("{e}");
+                false
+            }
+        }
     }
 
     fn stats(&self) -> PortStats {

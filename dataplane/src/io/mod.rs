@@ -7,6 +7,9 @@
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod memory;
+mod watch;
+
+pub use watch::{PortState, PortWatch};
 
 use roce_proto::wire::ethernet::MacAddr;
 
@@ -143,6 +146,17 @@ pub trait PortIo: Send {
 
     /// Whether the link is up. May cost a call into the driver: not for the fast path.
     fn link_up(&self) -> bool;
+
+    /// The same, where a port can also go away for good.
+    fn state(&self) -> PortState {
+        if self.link_up() { PortState::Up } else { PortState::Down }
+    }
+
+    /// Tries to bring up a link that is down and does not come up by itself; true if that is under way now, so that it should
+    /// be given a second. May take some milliseconds.
+    fn recover(&mut self) -> bool {
+        false
+    }
 
     /// The driver's own counters. Not for the fast path.
     fn stats(&self) -> PortStats;

@@ -4,10 +4,12 @@
 //! (see [`crate::thread`]). It owns no clock, no thread and no random source; time and the seed are arguments. A round is
 //! receive, answers and timers, transmit, in that order, so that nothing times out while its answer lies in the queue.
 //!
-//! No allocation in a round after the start, no lock, no system call other than the IO's own.
+//! No allocation in a round after the start, no lock, no system call other than the IO's own. Four times a second a round looks
+//! at its ports' links, and tries to bring up one that is down: see [`crate::io::PortIo::recover`].
 
 mod control;
 mod core;
+mod look;
 mod port;
 mod rx;
 mod tx;
@@ -23,7 +25,7 @@ use crate::capture::Capture;
 use crate::counters::Counters;
 use crate::cq::{Completion, Cq};
 use crate::group::{Asked, QpnRange};
-use crate::io::{PortInfo, PortIo, PortStats};
+use crate::io::{PortInfo, PortIo, PortStats, PortWatch};
 use crate::neighbour::TableFull;
 use crate::observe::{self, Observed, PortSnapshot, QpSnapshot};
 use crate::qp::{CqKey, PostError, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr};
@@ -205,6 +207,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             self.neighbour_timers(index, now);
             progress.sent += self.transmit(index);
             progress.relayed += self.ports.get_mut(index).map_or(0, |port| port.io.take_relayed());
+            self.look_after(index, now);
         }
         if self.core.any_flushing() {
             self.core.flush_some();
@@ -264,7 +267,12 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         self.ports.get(index).map(|p| p.io.stats())
     }
 
-    /// Whether the link of port `index` is up.
+    /// The state of port `index`: a view that stays true while the worker is polled, for any thread.
+    pub fn watch(&self, index: usize) -> Option<PortWatch> {
+        self.ports.get(index).map(|p| p.watch.clone())
+    }
+
+    /// Whether the link of port `index` is up, as its driver says now.
     pub fn link_up(&self, index: usize) -> bool {
         self.ports.get(index).is_some_and(|p| p.io.link_up())
     }

@@ -1,12 +1,13 @@
 //! One port of a worker: its IO, what is local to it, and the packets about to leave.
 
+use super::look::Schedule;
 use super::rx::Known;
 use super::{WorkerConfig, WorkerError};
 use crate::ah::AhError;
 use crate::capture::Capture;
 use crate::counters::Counters;
 use crate::group::Asked;
-use crate::io::{BURST, PacketBurst, PortIo, burst_of};
+use crate::io::{BURST, PacketBurst, PortIo, PortWatch, burst_of};
 use crate::neighbour::NeighbourTable;
 use crate::qp::{CqKey, QpKey};
 use crate::ring::Ring;
@@ -193,6 +194,8 @@ pub(crate) struct Port<I: PortIo, B> {
     /// What the packets in `tx` are.
     pub runs: TxRuns<B>,
     pub local: Local,
+    pub watch: PortWatch,
+    pub schedule: Schedule,
     /// What the receive path remembers.
     pub known: Known,
     pub capture: Option<Capture>,
@@ -235,6 +238,7 @@ impl<I: PortIo, B> Port<I, B> {
             asked: None,
             counters: Counters::default(),
         };
+        let watch = PortWatch::new(io.state());
         Ok(Port {
             io,
             rx: I::Burst::default(),
@@ -244,6 +248,8 @@ impl<I: PortIo, B> Port<I, B> {
             tx_frame_len: 0,
             runs: Ring::new(BURST),
             local,
+            watch,
+            schedule: Schedule::default(),
             known: Known::new(),
             capture: None,
             scratch: vec![0; mtu + ethernet::Header::MAX_LEN].into_boxed_slice(),

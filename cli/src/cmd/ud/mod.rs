@@ -8,6 +8,7 @@ pub mod sizes;
 use crate::args::{EndpointArgs, OutputArgs};
 use crate::endpoint::{Endpoint, OpenConfig};
 use crate::error::{Error, Exit};
+use crate::report::numbers::plural;
 use crate::signal::Stop;
 use clap::Subcommand;
 use dataplane::clock::Clock;
@@ -75,6 +76,14 @@ fn drops(counters: &Counters) -> Option<String> {
     (!list.is_empty()).then(|| list.join(", "))
 }
 
+/// Says how often the link was lost, if it was.
+fn link_line<I: PortIo>(worker: &UdWorker<I>, out: &mut crate::report::Out) -> Result<(), Error> {
+    match worker.counters(0).map_or(0, |c| c.link_lost) {
+        0 => Ok(()),
+        n => out.line(format_args!("the link was lost {}", plural(n, "time"))),
+    }
+}
+
 /// What the worker counted, as the reports have it.
 fn counters_json<I: PortIo>(worker: &UdWorker<I>) -> Value {
     let Some(c) = worker.counters(0) else { return Value::Null };
@@ -89,6 +98,8 @@ fn counters_json<I: PortIo>(worker: &UdWorker<I>) -> Value {
         "dropped": drops,
         "tx_packets": c.tx_packets,
         "tx_control": c.tx_control,
+        "link_lost": c.link_lost,
+        "link_back": c.link_back,
     })
 }
 

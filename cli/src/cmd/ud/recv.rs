@@ -1,10 +1,10 @@
 //! `spraywire ud recv`.
 
 use super::pattern::{Mismatch, Pattern, messages};
-use super::{Time, UdWorker, counters_json, drops, text, with_worker};
+use super::{Time, UdWorker, counters_json, drops, link_line, text, with_worker};
 use crate::args::{EndpointArgs, OutputArgs};
 use crate::cmd::measure::ib_mtu;
-use crate::endpoint::{OpenConfig, Role};
+use crate::endpoint::{OpenConfig, Role, port_gone};
 use crate::error::{Error, Exit};
 use crate::report::hexdump::Hexdump;
 use crate::report::json::Stream;
@@ -14,7 +14,7 @@ use crate::units;
 use clap::Args;
 use dataplane::cq::{Completion, Family, WcOpcode, WcStatus};
 use dataplane::idle::{Idle, IdlePolicy};
-use dataplane::io::PortIo;
+use dataplane::io::{PortIo, PortState};
 use dataplane::qp::{CqKey, GRH_LEN, QpConfig, QpKey, RecvWr};
 use roce_proto::types::{Mtu, QKey, Qpn};
 use serde_json::{Value, json};
@@ -144,8 +144,9 @@ pub(super) fn receive<I: PortIo>(
     let time = Time::default();
     let mut idle = Idle::new(idle);
     let mut tally = Tally::default();
+    let mut gone = None;
     let enough = |tally: &Tally| args.count.is_some_and(|n| tally.messages >= n);
-    let mut link = worker.link_up(0);
+    let port = worker.watch(0);
     while !enough(&tally) && !stop.requested() && args.time.is_none_or(|limit| time.elapsed() < limit) {
         let busy = worker.poll(time.clock.now()).any();
         while !enough(&tally)
@@ -153,16 +154,15 @@ pub(super) fn receive<I: PortIo>(
         {
             take(worker, qp, args, completion, &mut tally, time, &mut out, &mut json)?;
         }
-        if !busy {
-            let up = worker.link_up(0);
-            if link != up {
-                tracing::info!("the link is {}", if up { "up" } else { "down" });
-            }
-            link = up;
+        if port.as_ref().is_some_and(|port| port.state() == PortState::Gone) {
+            gone = Some(port_gone());
+            break;
         }
         idle.after_round(busy);
     }
-    finish(worker, (qp, cq), args, tally, time, out, json, stop)
+    let exit = finish(worker, (qp, cq), args, tally, time, out, json, stop)?;
+    // What came before is reported all the same.
+    gone.map_or(Ok(exit), Err)
 }
 
 fn post<I: PortIo>(worker: &mut UdWorker<I>, qp: QpKey, wr_id: u64, buf: Vec<u8>) -> Result<(), Error> {
@@ -306,6 +306,7 @@ fn finish<I: PortIo>(
     if let Some(drops) = worker.counters(0).and_then(drops) {
         out.line(format_args!("dropped: {drops}"))?;
     }
+    link_line(worker, &mut out)?;
     out.flush()?;
     json.finish(&[
         (

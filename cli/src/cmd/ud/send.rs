@@ -2,10 +2,10 @@
 
 use super::pattern::{Pattern, messages};
 use super::sizes::Sizes;
-use super::{Time, UdWorker, counters_json, text, with_worker};
+use super::{Time, UdWorker, counters_json, link_line, text, with_worker};
 use crate::args::{EndpointArgs, OutputArgs};
 use crate::cmd::measure::ib_mtu;
-use crate::endpoint::{OpenConfig, Role};
+use crate::endpoint::{OpenConfig, Role, port_gone};
 use crate::error::{Error, Exit};
 use crate::report::Out;
 use crate::report::json::Document;
@@ -15,7 +15,7 @@ use clap::Args;
 use dataplane::ah::{AhConfig, AhKey, AhState};
 use dataplane::cq::WcStatus;
 use dataplane::idle::{Idle, IdlePolicy};
-use dataplane::io::PortIo;
+use dataplane::io::{PortIo, PortState};
 use dataplane::qp::{CqKey, PostError, QpConfig, QpKey, SendWr};
 use roce_proto::types::{Mtu, Psn, QKey, Qpn};
 use roce_proto::wire::ethernet::MacAddr;
@@ -237,6 +237,7 @@ pub(super) fn send<I: PortIo>(
     if let Some(c) = worker.counters(0).filter(|c| c.tx_packets < sender.sent) {
         out.line(format_args!("the port took only {}", c.tx_packets))?;
     }
+    link_line(worker, &mut out)?;
     out.flush()?;
     document.set("results", &[json!({"messages": sender.sent, "bytes": bytes, "seconds": seconds})]);
     document.set("endpoint", &json!({"qpn": from.get(), "addrs": worker.addrs(0), "ib_mtu": mtu}));
@@ -333,6 +334,7 @@ impl Sender {
         let mut due = time.elapsed();
         let mut idle = Idle::new(idle);
         // What the port does not take for so long it will not take: its other end is gone.
+        let port = worker.watch(0);
         let patience = args.wait.max(Duration::from_secs(1));
         let mut last_progress = time.elapsed();
         while self.sent < args.count {
@@ -357,6 +359,9 @@ impl Sender {
                 }
                 self.sent += 1;
                 busy = true;
+            }
+            if port.as_ref().is_some_and(|port| port.state() == PortState::Gone) {
+                return Err(port_gone());
             }
             if busy || self.posted == self.sent {
                 last_progress = now;

@@ -37,6 +37,7 @@ impl<D: Drive> Client<D> {
         let base = qps.base;
         let mut flow = Flow::open(&mut self.bench.drive, qps, spec)?;
         let before = self.bench.counters()?;
+        let lost = self.bench.port.lost();
         let server_base = self.hello(spec, base, &mut flow, watch)?;
         self.met = true;
         let (ah, _) = self.bench.control.route(&mut self.bench.drive, self.peer.ip)?;
@@ -64,7 +65,8 @@ impl<D: Drive> Client<D> {
         let after = self.bench.counters()?;
         let client = report_of(&flow, drops_since(&before, &after), sent);
         self.bench.drop_qps()?;
-        Ok(TestResult { spec: spec.clone(), server, client, rtt, unanswered, interrupted })
+        let link_lost = self.bench.port.lost() - lost;
+        Ok(TestResult { spec: spec.clone(), server, client, rtt, unanswered, interrupted, link_lost })
     }
 
     /// Says goodbye; the server ends its session.
@@ -116,6 +118,7 @@ impl<D: Drive> Client<D> {
             if bench.stopped() {
                 return Err(Error::interrupted());
             }
+            bench.check_port()?;
             if asked.is_none_or(|t| now.saturating_since(t) >= ASK_AGAIN) {
                 asked = Some(now);
                 bench.control.send(&mut bench.drive, self.peer, &hello)?;
@@ -137,6 +140,7 @@ impl<D: Drive> Client<D> {
         let bench = &mut self.bench;
         let now = bench.drive.now();
         bench.excuse_stall(now);
+        bench.check_port()?;
         let mut report = None;
         while let Some((_, message)) = bench.control.next_message() {
             if message.session() != self.id {

@@ -14,6 +14,7 @@ use crate::rendezvous::message::{RxReport, TestSpec};
 use crate::report::numbers::Si;
 use dataplane::counters::Counters;
 use dataplane::cq::Completion;
+use dataplane::io::{PortState, PortWatch};
 use dataplane::qp::{CqKey, QpConfig, QpError};
 use hdrhistogram::Histogram;
 use roce_proto::time::Instant;
@@ -64,6 +65,8 @@ pub struct TestResult {
     pub unanswered: u64,
     /// It was ended before its time by a signal.
     pub interrupted: bool,
+    /// Times that this side's link went down meanwhile.
+    pub link_lost: u64,
 }
 
 /// One end, between or in tests.
@@ -72,6 +75,7 @@ pub struct Bench<D: Drive> {
     control: Control,
     data_cq: CqKey,
     stop: Arc<AtomicBool>,
+    port: PortWatch,
     qps: Option<Qps>,
     last_ping: Instant,
     last_heard: Instant,
@@ -90,12 +94,15 @@ impl<D: Drive> Bench<D> {
         stop: Arc<AtomicBool>,
     ) -> Result<Bench<D>, Error> {
         let control = Control::open(&mut drive, control_cq, listen)?;
+        let port = drive.with_worker(|w| w.watch(0)).map_err(Error::failed)?;
+        let port = port.ok_or_else(|| Error::failed("the worker has no port"))?;
         let now = drive.now();
         Ok(Bench {
             drive,
             control,
             data_cq,
             stop,
+            port,
             qps: None,
             last_ping: now,
             last_heard: now,
@@ -116,6 +123,14 @@ impl<D: Drive> Bench<D> {
 
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// An error if the port is gone for good.
+    fn check_port(&self) -> Result<(), Error> {
+        match self.port.state() {
+            PortState::Gone => Err(crate::endpoint::port_gone()),
+            PortState::Up | PortState::Down => Ok(()),
+        }
     }
 
     /// The time in which this end itself did not run is no silence of the other.

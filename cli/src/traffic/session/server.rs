@@ -49,6 +49,7 @@ impl<D: Drive> Bench<D> {
                 }
                 return Err(Error::interrupted());
             }
+            self.check_port()?;
             let now = self.drive.now();
             self.excuse_stall(now);
             if last.is_some() && now.saturating_since(self.last_heard) > SILENCE {
@@ -140,6 +141,7 @@ impl<D: Drive> Bench<D> {
         server.began(s.peer.ip, &s.spec);
         let ah = self.reach(s.peer.ip)?;
         let before = self.counters()?;
+        let lost = self.port.lost();
         let started = self.drive.now();
         self.last_heard = started;
         self.last_look = started;
@@ -191,6 +193,7 @@ impl<D: Drive> Bench<D> {
             rtt: None,
             unanswered: 0,
             interrupted: false,
+            link_lost: self.port.lost() - lost,
         })?;
         Ok(report)
     }
@@ -221,6 +224,7 @@ impl<D: Drive> Bench<D> {
         announced: &mut Option<u64>,
     ) -> Result<(), Error> {
         self.excuse_stall(now);
+        self.check_port()?;
         while let Some((peer, message)) = self.control.next_message() {
             if peer != s.peer || message.session() != s.id {
                 if let Message::Hello { id, .. } = message {

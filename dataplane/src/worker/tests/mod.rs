@@ -1,6 +1,7 @@
 //! The worker over two memory ports, and over one port whose other end speaks raw frames.
 
 mod consume;
+mod look;
 mod network;
 mod observe;
 mod predict;

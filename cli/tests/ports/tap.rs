@@ -1,0 +1,49 @@
+//! `net_tap`, with the kernel at the other end.
+
+use crate::run::{LIMIT, Side};
+use testbed_net::{Namespace, allowed, eventually};
+
+#[test]
+fn the_kernel_pings_us_and_a_neighbour_behind_it_talks_to_us() {
+    if !allowed("the_kernel_pings_us_and_a_neighbour_behind_it_talks_to_us") {
+        return;
+    }
+    let namespace = Namespace::new();
+    let ours = Side { namespace: &namespace, port: "net_tap0,iface=dt0", ips: &["10.9.0.1", "fd77::1"] };
+    let recv = ours.receiver("-t 60 -n 20 --verify incr --qpn 0x22222");
+    assert!(eventually(LIMIT, || namespace.has("dt0")));
+    // The driver gives the kernel's end the port's own address. They must differ to tell the two apart.
+    namespace.ip("link set dt0 address 02:00:00:00:00:77 up");
+    namespace.address("dt0", "10.9.0.9/24");
+    namespace.address("dt0", "fd77::9/64");
+    namespace.sh("ping -q -c 3 -i 0.2 -W 10 -s 1000 10.9.0.1");
+    namespace.sh("ping -q -c 3 -i 0.2 -W 10 -s 1000 fd77::1");
+    // The kernel's interface is another port's, whose frames come out of the tap.
+    let other =
+        Side { namespace: &namespace, port: "net_af_packet0,iface=dt0", ips: &["10.9.0.2", "fd77::2"] };
+    for ip in ["10.9.0.1", "fd77::1"] {
+        other.run(&format!("ud send {ip} --qpn 0x22222 -s 1024 -n 10 --rate 1kpps --wait 20")).ok();
+    }
+    let text = recv.end(LIMIT).ok();
+    assert!(text.contains("20 messages received, 20480 bytes, 0 not as expected\n"), "{text}");
+    assert!(eventually(LIMIT, || !namespace.has("dt0")), "the interface goes with its port");
+}
+
+/// Our port sends to one that stands on the kernel's end; its interface is then removed under the first.
+#[test]
+fn what_we_send_comes_out_at_the_kernels_end_until_it_is_removed() {
+    if !allowed("what_we_send_comes_out_at_the_kernels_end_until_it_is_removed") {
+        return;
+    }
+    let namespace = Namespace::new();
+    let ours = Side { namespace: &namespace, port: "net_tap0,iface=dt0", ips: &["10.9.0.1"] };
+    let send = ours.start("ud send 10.9.0.2 --qpn 0x33333 -s 1024 -n 1M --interval 10ms --wait 50");
+    assert!(eventually(LIMIT, || namespace.has("dt0")));
+    namespace.ip("link set dt0 address 02:00:00:00:00:77 up");
+    let other = Side { namespace: &namespace, port: "net_af_packet0,iface=dt0", ips: &["10.9.0.2"] };
+    other.run("ud recv -t 60 -n 30 --verify incr --qpn 0x33333").ok();
+    namespace.delete("dt0");
+    let ended = send.end(LIMIT);
+    assert_eq!(ended.code(), Some(1), "{ended:?}");
+    assert!(ended.err.contains("the port is gone"), "{ended:?}");
+}
