@@ -306,9 +306,10 @@ fn idle_costs_next_to_nothing_unless_asked_to_spin() {
     };
     let idle = share("-t 50");
     assert!(idle < 0.05, "{idle}");
-    // Of whatever the other tests leave of the machine.
-    let spinning = share("-t 50 --idle spin");
-    assert!(spinning > 0.15 && spinning > 2.0 * idle, "{spinning}, idle {idle}");
+    // Of whatever the other tests leave of the machine, which now and then is next to nothing.
+    let shares: Vec<f64> =
+        (0..5).map(|_| share("-t 50 --idle spin")).take_while(|share| *share <= 0.15).collect();
+    assert!(shares.len() < 5, "{shares:?}, idle {idle}");
 }
 
 #[test]
