@@ -251,3 +251,75 @@ fn every_field_of_the_reports_is_documented() {
     names(&done.send.2, schema, &mut found);
     assert!(found > 50, "{found}");
 }
+
+/// A port that asks for a stop as soon as it has received: a signal at the worst moment.
+struct Signalled {
+    port: MemoryPort,
+    stop: Stop,
+}
+
+impl PortIo for Signalled {
+    type Buf = <MemoryPort as PortIo>::Buf;
+    type Burst = <MemoryPort as PortIo>::Burst;
+
+    fn info(&self) -> &dataplane::io::PortInfo {
+        self.port.info()
+    }
+
+    fn rx_burst(&mut self, burst: &mut Self::Burst, max: usize) -> usize {
+        let received = self.port.rx_burst(burst, max);
+        if received > 0 {
+            self.stop.request();
+        }
+        received
+    }
+
+    fn tx_burst(&mut self, burst: &mut Self::Burst) -> usize {
+        self.port.tx_burst(burst)
+    }
+
+    fn alloc(&mut self) -> Option<Self::Buf> {
+        self.port.alloc()
+    }
+
+    fn link_up(&self) -> bool {
+        self.port.link_up()
+    }
+
+    fn stats(&self) -> dataplane::io::PortStats {
+        self.port.stats()
+    }
+}
+
+#[test]
+fn what_arrived_before_a_signal_is_reported_after_it() {
+    use dataplane::ah::AhConfig;
+    use dataplane::qp::{QpConfig, SendWr};
+    use roce_proto::types::{QKey, Qpn};
+    let (a, b) = MemoryPort::pair(&MemoryConfig::default());
+    let mac = a.info().mac;
+    let mut sender = worker(b, &["192.0.2.2"]);
+    let cq = sender.create_cq(8);
+    let qp = sender.create_qp(&QpConfig::new(cq)).unwrap();
+    let now = Clock::new().now();
+    let to = AhConfig { dst_mac: Some(mac), ..AhConfig::new("192.0.2.1".parse().unwrap()) };
+    let ah = sender.create_ah(&to, now).unwrap();
+    let (dst_qpn, qkey) = (Qpn::new(7).unwrap(), QKey(0x1111_1111));
+    let wr = SendWr { wr_id: 0, ah, dst_qpn, qkey, imm: None, solicited: false, signaled: false };
+    for _ in 0..5 {
+        sender.post_send(qp, &wr, b"last words").unwrap();
+    }
+    sender.poll(now);
+
+    let stop = Stop::default();
+    let port = Signalled { port: a, stop: stop.clone() };
+    let config = PortConfig::new("192.0.2.1".parse().unwrap());
+    let mut receiver: UdWorker<Signalled> =
+        Worker::new(&WorkerConfig::default(), vec![(port, config)]).unwrap();
+    let (paper, json) = (Paper::default(), Stream::begin(&JsonTarget::None, "ud-recv", &()).unwrap());
+    let exit = receive(&mut receiver, &recv_args("--qpn 7 -t 20"), IDLE, paper.out(), json, &stop);
+    assert_eq!(exit.unwrap(), Exit::Interrupted);
+    let text = paper.text();
+    assert_eq!(receiver.counters(0).unwrap().delivered, 5, "{text}");
+    assert!(text.contains("5 messages received, 50 bytes"), "{text}");
+}
