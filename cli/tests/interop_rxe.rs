@@ -20,11 +20,13 @@ const PSN: u64 = 0xff_ff00;
 /// A run is repeated so often when the network lost a message, which UD does not repair. What comes must be right in each.
 const ATTEMPTS: u32 = 3;
 
-/// How we are connected to the bridge, and with which IB MTU.
+/// How we are connected to the bridge, and what is sent over it.
+#[derive(Clone, Copy)]
 struct Link<'a> {
     peer: &'a Peer,
     port: &'a str,
-    ib_mtu: u16,
+    /// The lengths of the messages of a run, first and last: message n has n bytes more than the first.
+    lengths: (u16, u16),
     /// What brings the port to the bridge once the program has made it.
     attach: fn(&Peer),
 }
@@ -68,13 +70,14 @@ fn source(grh: &str, family: usize) -> String {
     }
 }
 
-/// The messages of a run as a capture has them: number n has n bytes, and the PSNs count up across their wrap.
+/// The messages of a run as a capture has them: each has its length, and the PSNs count up across their wrap.
 fn check_capture(packets: &[Packet], link: &Link, kind: Kind) {
     let psn = |p: &Packet| (p.number("psn").unwrap() + (1 << 24) - PSN) % (1 << 24);
     for packet in packets {
         let number = psn(packet);
-        assert!(number <= u64::from(link.ib_mtu), "{kind:?}: PSN {:?}", packet.number("psn"));
-        assert_eq!(packet.payload(), message(number, number as usize), "{kind:?}: message {number}");
+        assert!(number < link.count(), "{kind:?}: PSN {:?}", packet.number("psn"));
+        let want = message(number, usize::from(link.lengths.0) + number as usize);
+        assert_eq!(packet.payload(), want, "{kind:?}: message {number}");
         assert_eq!(packet.number("imm"), kind.imm.map(u64::from), "{kind:?}: message {number}");
         assert_eq!(packet.number("qkey"), Some(hex(QKEY)), "{kind:?}: message {number}");
     }
@@ -83,7 +86,13 @@ fn check_capture(packets: &[Packet], link: &Link, kind: Kind) {
 impl Link<'_> {
     /// Messages of a run: one of each length.
     fn count(&self) -> u64 {
-        u64::from(self.ib_mtu) + 1
+        let (first, last) = self.lengths;
+        u64::from(last - first) + 1
+    }
+
+    /// The number of the message of that length.
+    fn number(&self, len: usize) -> usize {
+        len.checked_sub(self.lengths.0.into()).unwrap_or_else(|| panic!("{len} bytes, of {:?}", self.lengths))
     }
 
     /// `ud send` to its end.
@@ -116,17 +125,18 @@ impl Link<'_> {
 
     /// One run; the number of messages that did not come, if any.
     fn send_ours(&self, kind: Kind) -> Option<u64> {
-        let (peer, count, mtu) = (self.peer, self.count(), self.ib_mtu);
+        let (peer, count, (first, last)) = (self.peer, self.count(), self.lengths);
         let six = if kind.family == 1 { "-6" } else { "" };
         let (job, qpn) = peer.background(&format!("udtool recv -C -n {count} -D 1024 -t 15 -k {QKEY} {six}"));
         let pcap = peer.file("out.pcap");
         let to = GUEST[kind.family];
         let sent = self.send(&format!(
-            "{to} --qpn {qpn} -k {QKEY} -n {count} -s 0-{mtu} --rate 1kpps --src-qpn 0xfffffe --psn {PSN} {} --pcap {pcap}",
+            "{to} --qpn {qpn} -k {QKEY} -n {count} -s {first}-{last} --rate 1kpps --src-qpn 0xfffffe --psn {PSN} {} --pcap {pcap}",
             Link::imm(kind),
         ));
-        let want =
-            format!("{count} messages of 0 to {mtu} bytes sent to {to} qp {qpn:#08x} from qp 0xfffffe\n");
+        let want = format!(
+            "{count} messages of {first} to {last} bytes sent to {to} qp {qpn:#08x} from qp 0xfffffe\n"
+        );
         assert_eq!(sent.out, want, "{}", sent.err);
 
         let packets = judged(&pcap);
@@ -137,9 +147,9 @@ impl Link<'_> {
         for line in received.lines().filter(|l| l.starts_with("RECV ")) {
             let field = fields(line);
             let len: usize = field["len"].parse().unwrap();
-            assert!(!std::mem::replace(&mut seen[len], true), "{kind:?}: {len} bytes came twice");
-            // Message n has n bytes.
-            let want = fnv1a(&message(len as u64, len));
+            let number = self.number(len);
+            assert!(!std::mem::replace(&mut seen[number], true), "{kind:?}: {len} bytes came twice");
+            let want = fnv1a(&message(number as u64, len));
             assert_eq!(hex(field["fnv1a"]), want, "{kind:?}: payload of {len} bytes");
             assert_eq!((field["status"], field["grh"]), ("0", "1"), "{kind:?}: {line}");
             assert_eq!(field["byte_len"], (40 + len).to_string(), "{kind:?}: {line}");
@@ -158,11 +168,11 @@ impl Link<'_> {
     }
 
     fn send_theirs(&self, kind: Kind) -> Option<u64> {
-        let (count, mtu) = (self.count(), self.ib_mtu);
+        let (count, (first, last)) = (self.count(), self.lengths);
         let pcap = self.peer.file("in.pcap");
         let receiver = self.receive(&format!("-n {count} --verify incr -r 2048 -q --pcap {pcap}"));
-        let said =
-            self.guest_sends(kind.family, &format!("-n {count} -l 0-{mtu} -w 300 {}", Link::imm(kind)));
+        let said = self
+            .guest_sends(kind.family, &format!("-n {count} -l {first}-{last} -w 300 {}", Link::imm(kind)));
         // Its last message came, or is lost: what is on the way needs no second.
         std::thread::sleep(std::time::Duration::from_secs(1));
         let report = receiver.stop();
@@ -174,7 +184,8 @@ impl Link<'_> {
         let mut seen = vec![false; count as usize];
         for one in report["results"].as_array().unwrap() {
             let len = one["len"].as_u64().unwrap() as usize;
-            assert!(!std::mem::replace(&mut seen[len], true), "{kind:?}: {len} bytes came twice");
+            let number = self.number(len);
+            assert!(!std::mem::replace(&mut seen[number], true), "{kind:?}: {len} bytes came twice");
             assert_eq!(one["verified"], true, "{kind:?}: {one}");
             assert_eq!(one["imm"].as_u64(), kind.imm.map(u64::from), "{kind:?}: {one}");
             assert_eq!(one["src"], GUEST[kind.family], "{kind:?}: {one}");
@@ -272,13 +283,20 @@ fn accounted(report: &Value) {
     assert_eq!(fates, number("rx_packets"), "{counters:#}");
 }
 
-/// Over a veth between us and the bridge.
+/// Over a veth between us and the bridge: everything with an IB MTU of 1024, and what is longer with one of 4096.
 #[test]
 fn soft_roce_over_af_packet() {
     let Some(peer) = Peer::start("soft_roce_over_af_packet") else { return };
     peer.guest_mtu(1500, 1024);
     let port = "--port net_af_packet0,iface=ep0";
-    everything(&Link { peer: &peer, port, ib_mtu: 1024, attach: |_| () });
+    let link = Link { peer: &peer, port, lengths: (0, 1024), attach: |_| () };
+    everything(&link);
+    peer.guest_mtu(4200, 4096);
+    for lengths in [(0, 1032), (4072, 4096)] {
+        for kind in Kind::all() {
+            Link { lengths, ..link }.both_ways(kind);
+        }
+    }
 }
 
 /// Over a tap device of our own making on the bridge. Its driver has no MTU above 1504, so there is no larger IB MTU.
@@ -287,7 +305,7 @@ fn soft_roce_over_tap() {
     let Some(peer) = Peer::start("soft_roce_over_tap") else { return };
     peer.guest_mtu(1500, 1024);
     let port = "--port net_tap0,iface=dt0,mac=02:00:00:00:00:09";
-    let tap = Link { peer: &peer, port, ib_mtu: 1024, attach: Peer::attach_tap };
+    let tap = Link { peer: &peer, port, lengths: (0, 1024), attach: Peer::attach_tap };
     tap.both_ways(Kind { family: 0, imm: None });
     tap.both_ways(Kind { family: 1, imm: Some(IMM) });
     tap.refused_here(0);

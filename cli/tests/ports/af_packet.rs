@@ -2,7 +2,7 @@
 
 use crate::run::{LIMIT, Side, bw, json, messages_arrive};
 use std::time::{Duration, Instant};
-use testbed_net::{Namespace, Veth, allowed, veth};
+use testbed_net::{Namespace, Process, Veth, allowed, veth};
 
 const PORT: &str = "net_af_packet0,iface=e0";
 const HERE: &[&str] = &["10.9.0.1", "fd77::1"];
@@ -171,4 +171,31 @@ fn an_interface_that_is_down_is_said_to_be() {
     let failed = here.run("ud send 10.9.0.2 --qpn 2 --wait 500ms");
     assert_eq!(failed.code(), Some(1), "{failed:?}");
     assert!(failed.err.contains("ip link set dev e0 up"), "{}", failed.err);
+}
+
+/// The driver's fanout group has a number made of process and interface, which the port of another process may have.
+#[test]
+fn two_ports_whose_fanout_groups_have_one_number_are_told_what_to_do() {
+    if !allowed("two_ports_whose_fanout_groups_have_one_number_are_told_what_to_do") {
+        return;
+    }
+    let net = pair(1500);
+    let [here, _] = sides(&net);
+    let recv = here.receiver("-t 50");
+    // One that starts when it has the interface which, with its own process id, makes the same number.
+    let mut waits = here.namespace.command("sh");
+    waits.args(["-c", "until ip link show up 2>&1 | grep -q late; do sleep 0.1; done; exec \"$@\"", "sh"]);
+    waits.args([env!("CARGO_BIN_EXE_spraywire"), "ud", "recv", "-t", "1", "--ip", "10.9.0.3"]);
+    let waits = Process::start(waits.args(["--port", "net_af_packet0,iface=late"]).env_remove("RUST_LOG"));
+    let e0 = here.namespace.sh("cat /sys/class/net/e0/ifindex").trim().parse::<u32>().unwrap();
+    let index = (recv.id() ^ e0 ^ waits.id()) & 0xffff | 0x1_0000;
+    here.namespace.ip(&format!("link add name late index {index} type veth peer name peer"));
+    here.namespace.set_up("late", true);
+    let refused = waits.end(LIMIT);
+    assert_eq!(refused.code(), Some(2), "{refused:?}");
+    for words in ["Invalid argument", "another process", "start this one again", "ip link set dev late netns"]
+    {
+        assert!(refused.err.contains(words), "{words} in {}", refused.err);
+    }
+    assert!(!refused.err.contains("not permitted"), "{}", refused.err);
 }

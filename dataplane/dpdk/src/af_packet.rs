@@ -6,6 +6,7 @@
 //! 512 frames.
 
 use crate::devargs::{driver_of, number, option};
+use crate::kernel::{Interface, InterfaceState};
 use crate::port::frame_room;
 
 /// Bytes of a frame's place if nothing is said (`DFLT_FRAME_SIZE`).
@@ -59,6 +60,33 @@ pub(crate) fn af_packet_device(devargs: &str, mtu: u16) -> String {
     format!("{devargs},blocksz={block},framesz={frame},framecnt={}", RING / frame)
 }
 
+/// What the kernel said to a refused device, where that is known. The driver itself returns -1 for every failure, which reads
+/// as "Operation not permitted".
+pub(crate) fn refusal(devargs: &str, said: &str) -> Option<i32> {
+    fanout_refused(devargs, said).then_some(libc::EINVAL)
+}
+
+/// What to do about a refused device, if what the driver said tells the cause.
+pub(crate) fn advice(devargs: &str, said: &str) -> Option<String> {
+    if !fanout_refused(devargs, said) {
+        return None;
+    }
+    let interface = option(devargs, "iface").unwrap_or("IFACE");
+    // Older kernels have no groups for an interface that is down.
+    if Interface::of_device(devargs).is_some_and(|i| i.state() == InterfaceState::Down) {
+        return Some(format!("The interface {interface} is down: ip link set dev {interface} up"));
+    }
+    Some(format!(
+        "The driver makes the number of its fanout group of the low 16 bits of process id and interface index, and a port of another process on another interface of this network namespace seems to have the same number: start this one again, so that it has another process id, or give the interface a namespace of its own (ip link set dev {interface} netns NAME) and start there"
+    ))
+}
+
+/// Whether the kernel would not let the port join a fanout group. Its number is `(getpid() ^ ifindex) & 0xffff`, and a group
+/// has one interface: packet(7) has EINVAL for the rest.
+fn fanout_refused(devargs: &str, said: &str) -> bool {
+    is_af_packet(devargs) && said.contains("PACKET_FANOUT")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,5 +120,19 @@ mod tests {
         }
         assert_eq!(largest_frame("net_af_packet0,iface=e0"), 2048 - 66);
         assert_eq!(buffer_size("net_af_packet0,framesz=8192"), 8160);
+    }
+
+    #[test]
+    fn a_refused_fanout_group_is_explained() {
+        let device = "net_af_packet0,iface=lo";
+        let said = "eth_af: could not set PACKET_FANOUT on AF_PACKET socket for lo: Invalid argument";
+        assert_eq!(refusal(device, said), Some(libc::EINVAL));
+        let is_down = Interface::of_device(device).unwrap().state() == InterfaceState::Down;
+        let text = advice(device, said).unwrap();
+        assert_eq!(text.contains("start this one again"), !is_down, "{text}");
+        assert_eq!(text.contains("ip link set dev lo up"), is_down, "{text}");
+        for (device, said) in [(device, "could not bind"), ("net_tap0,iface=lo", said)] {
+            assert_eq!((refusal(device, said), advice(device, said)), (None, None));
+        }
     }
 }

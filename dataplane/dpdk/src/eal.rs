@@ -13,7 +13,7 @@ use crate::info::{self, PortId, PortInfo};
 use crate::memif;
 use crate::mempool::Pools;
 use crate::port::driver_error;
-use crate::{control, hint, log};
+use crate::{af_packet, control, hint, log};
 
 /// Whether `rte_eal_init` was ever called. It cannot be called again, not even after it failed or was cleaned up.
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -188,11 +188,11 @@ impl Eal {
     /// # Errors
     /// [`PortError::Attach`], which says what the driver needs and this process lacks.
     pub fn attach(&self, devargs: &str) -> Result<PortId, PortError> {
-        let fail = |errno: i32| PortError::Attach {
-            devargs: devargs.to_owned(),
-            errno,
-            said: log::errors(),
-            hint: hint::device(devargs, Eal::driver_dir().as_deref()),
+        let fail = |errno: i32| {
+            let said = log::errors();
+            let hint = hint::device(devargs, &said, Eal::driver_dir().as_deref());
+            let errno = af_packet::refusal(devargs, &said).unwrap_or(errno);
+            PortError::Attach { devargs: devargs.to_owned(), errno, said, hint }
         };
         let Ok(text) = CString::new(devargs) else { return Err(fail(libc::EINVAL)) };
         let _one_at_a_time = lock(&self.0.ports);

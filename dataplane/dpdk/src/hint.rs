@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::af_packet;
 use crate::devargs::driver_of;
 
 /// The mode that needs nothing: no root, no NIC, no hugepages.
@@ -60,9 +61,11 @@ fn effective(status: &str) -> u64 {
 }
 
 /// Advice for a device that could not be attached.
-pub(crate) fn device(devargs: &str, driver_dir: Option<&Path>) -> String {
+pub(crate) fn device(devargs: &str, said: &str, driver_dir: Option<&Path>) -> String {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    advice(devargs, effective(&status), &|path| usable(path), driver_dir)
+    lack(devargs, effective(&status), &|path| usable(path))
+        .or_else(|| af_packet::advice(devargs, said))
+        .unwrap_or_else(|| advice(devargs, driver_dir))
 }
 
 /// Advice for a failed start of the environment.
@@ -75,23 +78,28 @@ pub(crate) fn start(huge: bool) -> String {
     }
 }
 
-fn advice(devargs: &str, caps: u64, usable: &dyn Fn(&str) -> bool, driver_dir: Option<&Path>) -> String {
+/// What this process may not do and the driver must.
+fn lack(devargs: &str, caps: u64, usable: &dyn Fn(&str) -> bool) -> Option<String> {
     let driver = driver_of(devargs);
     let needs = Needs::of(devargs);
     let missing = needs.missing(caps);
     let closed: Vec<&str> = needs.files.iter().filter(|file| !usable(file)).copied().collect();
     if !missing.is_empty() {
         let list = missing.join(" and ");
-        return format!(
+        return Some(format!(
             "This process lacks {list}, which {driver} needs: run as root, or give the program the capability (setcap). {WORKS_ANYWHERE}"
-        );
+        ));
     }
-    if !closed.is_empty() {
+    (!closed.is_empty()).then(|| {
         let list = closed.join(" and ");
-        return format!(
+        format!(
             "This process cannot open {list}, which {driver} needs: change its permission, or run as root. {WORKS_ANYWHERE}"
-        );
-    }
+        )
+    })
+}
+
+fn advice(devargs: &str, driver_dir: Option<&Path>) -> String {
+    let driver = driver_of(devargs);
     if driver == "pci" {
         return "Is the NIC bound to vfio-pci (dpdk-devbind.py --status), and was it allowed at start?"
             .into();
@@ -135,25 +143,25 @@ mod tests {
 
     #[test]
     fn the_missing_capability_is_named() {
-        let text = advice("net_af_packet0,iface=lo", 0, &|_| true, None);
+        let text = lack("net_af_packet0,iface=lo", 0, &|_| true).unwrap();
         assert!(text.contains("lacks CAP_NET_RAW") && text.contains("net_memif0"), "{text}");
-        let text = advice("net_tap0", 1 << 13, &|_| true, None);
+        let text = lack("net_tap0", 1 << 13, &|_| true).unwrap();
         assert!(text.contains("lacks CAP_NET_ADMIN") && text.contains("net_memif0"), "{text}");
-        let text = advice("net_af_xdp0", 1 << 13, &|_| true, None);
+        let text = lack("net_af_xdp0", 1 << 13, &|_| true).unwrap();
         assert!(text.contains("lacks CAP_NET_ADMIN and CAP_BPF"), "{text}");
     }
 
     #[test]
     fn the_closed_file_is_named() {
-        let text = advice("net_tap0", u64::MAX, &|path| path != "/dev/net/tun", None);
+        let text = lack("net_tap0", u64::MAX, &|path| path != "/dev/net/tun").unwrap();
         assert!(text.contains("cannot open /dev/net/tun"), "{text}");
-        let text = advice("0000:03:00.0", u64::MAX, &|_| false, None);
+        let text = lack("0000:03:00.0", u64::MAX, &|_| false).unwrap();
         assert!(text.contains("/dev/vfio/vfio"), "{text}");
     }
 
     #[test]
     fn an_unknown_driver_is_said_to_be_unknown() {
-        let text = advice("net_nosuch0", u64::MAX, &|_| true, Some(Path::new("/does/not/exist")));
+        let text = advice("net_nosuch0", Some(Path::new("/does/not/exist")));
         assert!(text.contains("No driver called net_nosuch is in /does/not/exist"), "{text}");
     }
 }
