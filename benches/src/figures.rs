@@ -26,11 +26,13 @@ pub enum Figure {
     Headers,
     /// Throughput over ports that have the kernel at their other end.
     Ports,
+    /// Throughput of two workers beside one.
+    Workers,
 }
 
 impl Figure {
     /// In the order in which they are measured.
-    pub const ALL: [Figure; 4] = [Figure::Headers, Figure::Lat, Figure::Ud, Figure::Ports];
+    pub const ALL: [Figure; 5] = [Figure::Headers, Figure::Lat, Figure::Ud, Figure::Workers, Figure::Ports];
 }
 
 /// The worker polled inline reaches that share of the bare loop's rate.
@@ -239,6 +241,23 @@ fn one(
                 better: Better::Higher,
             };
             hold(event, stream_contestants(setup, size, stop), rounds, stop, &mut say)
+        }
+        Figure::Workers => {
+            let event = Event {
+                figure: "workers",
+                title: format!("raw UD throughput of two workers on two queues, {size} B payload"),
+                size,
+                unit: "msg/s",
+                better: Better::Higher,
+            };
+            let contestant = |name, worker| Contestant {
+                name,
+                wanted: None,
+                run: Box::new(move || spraywire::throughput(setup, size, worker, stop)),
+            };
+            let contestants =
+                vec![contestant("one worker", Worker::Thread), contestant("two workers", Worker::Two)];
+            hold(event, contestants, rounds, stop, &mut say)
         }
         Figure::Ports => {
             let Place::Network(network) = &setup.place else {

@@ -45,6 +45,8 @@ enum Command {
     Lat(Options),
     /// Header build and parse against the bare CRC
     Headers(Options),
+    /// Raw UD throughput of two workers on two queues beside one
+    Workers(Options),
     /// Raw UD throughput against testpmd's over ports that have the kernel at their other end; needs root
     Ports(Options),
     /// One side of a bare loop, to run by hand
@@ -79,6 +81,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Box<dyn Error>> {
         Some(Command::Ud(options)) => (options, [Figure::Ud].as_slice()),
         Some(Command::Lat(options)) => (options, [Figure::Lat].as_slice()),
         Some(Command::Headers(options)) => (options, [Figure::Headers].as_slice()),
+        Some(Command::Workers(options)) => (options, [Figure::Workers].as_slice()),
         Some(Command::Ports(options)) => (options, [Figure::Ports].as_slice()),
         Some(Command::Bare(side)) => return bare::run(side).map(|()| ExitCode::SUCCESS),
         Some(Command::Repeat { op, size, iters }) => {

@@ -14,6 +14,9 @@ pub enum Worker {
     Inline,
     /// In a thread of its own, behind queues, on the application's processor: a side has one.
     Thread,
+    /// Two of them, each in a thread and with a queue pair of the port of its own, which takes turns on both processors with
+    /// those of the other side.
+    Two,
 }
 
 /// The two addresses, of the block set aside for documentation (RFC 5737).
@@ -34,10 +37,15 @@ fn commands(setup: &Setup, what: &str, worker: Worker, options: &[String]) -> [V
         let port =
             ["--port", &devices[side], "--ip", IPS[side], "--mtu", &setup.mtu.to_string()].map(Into::into);
         line.extend(port);
-        line.extend(["--cores", &setup.cores[side].to_string(), "--json"].map(Into::into));
+        let cores = match worker {
+            Worker::Inline | Worker::Thread => setup.cores[side].to_string(),
+            Worker::Two => setup.cores.map(|core| core.to_string()).join(","),
+        };
+        line.extend(["--cores", &cores, "--json"].map(Into::into));
         match worker {
             Worker::Inline => line.extend(["--idle", "spin"].map(Into::into)),
             Worker::Thread => line.extend(["--worker", "thread"].map(Into::into)),
+            Worker::Two => line.extend(["--workers", "2", "--queues", "2"].map(Into::into)),
         }
         line
     })
@@ -132,6 +140,8 @@ mod tests {
             client.starts_with("spraywire bw 192.0.2.1 --size=64 --port net_memif0,role=client"),
             "{client}"
         );
+        let [server, _] = commands(&test_setup(), "bw", Worker::Two, &[]);
+        assert!(text(&server).ends_with("--cores 2,3 --json --workers 2 --queues 2"), "{server:?}");
         let [_, client] = commands(&test_setup(), "bw", Worker::Thread, &[]);
         assert!(text(&client).ends_with("--cores 3 --json --worker thread"), "{client:?}");
     }
