@@ -6,12 +6,13 @@ use crate::observe::{Observation, Prepared, telemetry};
 use crate::signal::Stop;
 use dataplane::buffer::Buffer;
 use dataplane::capture::Capture;
+use dataplane::group::{Group, Member};
 use dataplane::idle::{IdlePolicy, allowed_cores, pin_current_thread};
 use dataplane::io::PortIo;
 use dataplane::io::dpdk::{DpdkPort, DpdkPortConfig, OpenError};
 use dataplane::route::{self, PortAddr};
 use dataplane::worker::{PortConfig, Worker, WorkerConfig};
-use dpdk::{Eal, EalConfig, LogLevel, PortError};
+use dpdk::{Eal, EalConfig, LogLevel, PortError, Rss};
 use roce_proto::types::Mtu;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,6 +52,10 @@ pub struct OpenConfig {
     pub link_wait: Option<Duration>,
     /// Whether figures will be made of what the endpoint does, for which one core is too few.
     pub measures: bool,
+    /// Queue pairs to open; with `None` as many as there are workers, and no more than the port has.
+    pub queues: Option<u16>,
+    /// Workers that share the port.
+    pub workers: u16,
 }
 
 impl OpenConfig {
@@ -63,6 +68,8 @@ impl OpenConfig {
             peer_wait: Duration::from_secs(10),
             link_wait: None,
             measures: true,
+            queues: None,
+            workers: 1,
         }
     }
 }
@@ -71,8 +78,8 @@ impl OpenConfig {
 pub struct Endpoint {
     /// DPDK.
     pub eal: Eal,
-    /// The port.
-    pub port: DpdkPort,
+    /// The queue pairs of the port, at least one.
+    ports: Vec<DpdkPort>,
     /// How the worker is to use the port.
     pub config: PortConfig,
     /// The file of `--pcap`.
@@ -114,7 +121,7 @@ impl Endpoint {
         let gateways = args.gateways();
         route::check(&addrs, &gateways).map_err(Error::usage)?;
         check_cores(args.cores.as_ref().map_or(&[], |cores| &cores.0))?;
-        let plan = Plan::of(args, config.role);
+        let plan = Plan::of(args, config.role).with_queues(config.queues.unwrap_or(config.workers));
         // Before anything is started: a file that cannot be written, or an address that is taken, should not cost a wait for the
         // other side.
         let prepared = Prepared::new(&args.observe)?;
@@ -129,7 +136,10 @@ impl Endpoint {
         let eal = plan.start(args, config.verbosity)?;
         let mut port_config = DpdkPortConfig::new(&plan.selector);
         port_config.mtu = plan.mtu;
-        let port = connect(&eal, &port_config, config, stop)?;
+        let ports = connect(&eal, &port_config, config, stop)?;
+        let Some(port) = ports.first() else {
+            return Err(Error::usage(OpenError::NoQueue(plan.selector)));
+        };
         if let Some(limit) = config.link_wait {
             port.wait_link(limit).map_err(Error::failed)?;
         }
@@ -144,7 +154,7 @@ impl Endpoint {
         );
         Ok(Endpoint {
             eal,
-            port,
+            ports,
             config: PortConfig {
                 addrs,
                 gateways,
@@ -189,14 +199,63 @@ impl Endpoint {
         self,
         config: &WorkerConfig,
     ) -> Result<(Worker<DpdkPort, B>, Environment), Error> {
-        let mut worker = Worker::new(config, vec![(self.port, self.config)]).map_err(Error::usage)?;
+        let ports: Vec<_> = self.ports.into_iter().take(1).map(|port| (port, self.config.clone())).collect();
+        let mut worker = Worker::new(config, ports).map_err(Error::usage)?;
         for NeighbourArg { ip, mac } in self.neighbours {
             worker.add_neighbour(0, ip, mac).map_err(Error::usage)?;
         }
         worker.set_capture(self.capture.clone());
-        let observation = self.prepared.start(&mut worker)?;
+        let observation = self.prepared.start(std::slice::from_mut(&mut worker))?;
         Ok((worker, Environment { eal: self.eal, capture: self.capture, observation }))
     }
+}
+
+/// What [`Endpoint::into_group`] makes of an endpoint.
+pub struct Crew<B: Buffer> {
+    /// What the workers have in common.
+    pub group: Group,
+    /// The workers.
+    pub workers: Vec<Worker<Member<DpdkPort>, B>>,
+    /// How the port spreads what it receives over its queues.
+    pub rss: Rss,
+    /// What to close after the workers.
+    pub environment: Environment,
+}
+
+impl Endpoint {
+    /// The `workers` of this port, each with its static neighbours and its capture.
+    ///
+    /// # Errors
+    /// As [`Endpoint::into_worker`], and a number of workers that cannot share its queues.
+    pub fn into_group<B: Buffer>(self, workers: u16, config: &WorkerConfig) -> Result<Crew<B>, Error> {
+        let rss = self.ports.first().map(|port| port.port().rss()).unwrap_or_default();
+        let (group, members) = Group::new(self.ports, usize::from(workers)).map_err(Error::usage)?;
+        let mut crew = Vec::with_capacity(members.len());
+        for member in members {
+            let mut worker = group.worker(member, self.config.clone(), config).map_err(Error::usage)?;
+            for &NeighbourArg { ip, mac } in &self.neighbours {
+                worker.add_neighbour(0, ip, mac).map_err(Error::usage)?;
+            }
+            worker.set_capture(self.capture.clone());
+            crew.push(worker);
+        }
+        let observation = self.prepared.start(&mut crew)?;
+        let environment = Environment { eal: self.eal, capture: self.capture, observation };
+        Ok(Crew { group, workers: crew, rss, environment })
+    }
+}
+
+/// Opens as many queue pairs of the port as are asked for, or as it has for the workers.
+fn open(eal: &Eal, port: &DpdkPortConfig, config: &OpenConfig) -> Result<Vec<DpdkPort>, OpenError> {
+    let queues = match config.queues {
+        Some(queues) => queues,
+        None if config.workers < 2 => 1,
+        None => {
+            let info = eal.find(&port.selector).and_then(|id| eal.port(id))?;
+            config.workers.min(info.max_rx_queues).min(info.max_tx_queues).max(1)
+        }
+    };
+    DpdkPort::open_queues(eal, port, queues)
 }
 
 /// Starts DPDK with the devices of the arguments attached and no port started, to look at what there is. Once per process.
@@ -217,23 +276,30 @@ pub fn port_gone() -> Error {
 }
 
 /// Why a memif server that is there may not take a client.
-const REFUSED: &str = "the memif server is there and refuses: it was started with another --mtu, has another secret= or \
-                       id=, or has a client already";
+const REFUSED: &str = "the memif server is there and refuses: it was started with another --mtu or number of queues \
+                       (--workers, --queues), has another secret= or id=, or has a client already";
 
 /// Opens the port; a memif client whose server is not there, or not ready, tries again until `peer_wait` is over.
-fn connect(eal: &Eal, port: &DpdkPortConfig, config: &OpenConfig, stop: &Stop) -> Result<DpdkPort, Error> {
+fn connect(
+    eal: &Eal,
+    port: &DpdkPortConfig,
+    config: &OpenConfig,
+    stop: &Stop,
+) -> Result<Vec<DpdkPort>, Error> {
     /// From connecting to the link takes milliseconds, unless the machine is busy.
     const HANDSHAKE: Duration = Duration::from_secs(1);
     let start = Instant::now();
     let mut said = false;
     loop {
-        let missing = match DpdkPort::open(eal, port) {
-            Ok(port) if port.port().is_memif_client() => match port.wait_link(HANDSHAKE) {
-                Ok(()) => return Ok(port),
-                // Its server listens before it is ready, and turns away who comes too early; or it refuses for good.
-                Err(e) => e,
+        let missing = match open(eal, port, config) {
+            Ok(ports) => match ports.first().filter(|port| port.port().is_memif_client()) {
+                None => return Ok(ports),
+                Some(first) => match first.wait_link(HANDSHAKE) {
+                    Ok(()) => return Ok(ports),
+                    // Its server listens before it is ready, and turns away who comes too early; or it refuses for good.
+                    Err(e) => e,
+                },
             },
-            Ok(port) => return Ok(port),
             Err(OpenError::Port(e @ PortError::NoPeer { .. })) => e,
             Err(e) => return Err(Error::usage(e)),
         };
@@ -372,6 +438,14 @@ impl Plan {
             PortSpec::Existing(_) => {}
         }
         plan
+    }
+
+    /// The same for a port with so many queue pairs.
+    fn with_queues(mut self, queues: u16) -> Plan {
+        for device in &mut self.vdevs {
+            *device = dpdk::queues_device(device, queues);
+        }
+        self
     }
 
     fn start(&self, args: &EndpointArgs, verbosity: u8) -> Result<Eal, Error> {

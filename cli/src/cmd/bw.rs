@@ -1,8 +1,9 @@
 //! `spraywire bw`: throughput, with the habits of perftest.
 
+use super::lanes;
 use super::measure::{
-    Job, MeasureArgs, Progress, direction, drops_text, goodput_of, open_config, rate_of, resolve, run_client,
-    with_bench,
+    Job, MeasureArgs, Progress, WorkerKind, direction, drops_text, goodput_of, open_config, rate_of, resolve,
+    run_client, with_bench,
 };
 use crate::error::{Error, Exit};
 use crate::rendezvous::message::{TestKind, TestSpec};
@@ -14,6 +15,7 @@ use crate::traffic::drive::Drive;
 use crate::traffic::session::{Bench, Serve, TestResult, Watch, check_spec};
 use crate::units::{self, Rate};
 use clap::Args;
+use dataplane::group::MAX_WORKERS;
 use roce_proto::types::Mtu;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -34,6 +36,7 @@ Examples:
   spraywire bw 192.0.2.1 -s 64 -n 10M             ten million messages of 64 bytes
   spraywire bw 192.0.2.1 -s 1k -D 5 --rate 1Mpps  a million messages a second for five seconds
   spraywire bw 192.0.2.1 -b -q 4 --json           both directions, four queue pairs, as JSON
+  spraywire bw 192.0.2.1 --workers 2 --cores 2,3  two workers over two queues, if the server has --workers 2 too
   spraywire bw --port net_af_packet0,iface=eth1 --ip 10.0.0.1
   spraywire bw --port 0000:01:00.0 --ip 10.0.0.2 10.0.0.1";
 
@@ -65,9 +68,19 @@ pub struct BwArgs {
     #[arg(short, long, value_name = "COUNT", default_value_t = 512)]
     pub rx_depth: u32,
 
-    /// Number of queue pairs
+    /// Number of queue pairs, of each worker
     #[arg(short, long, value_name = "COUNT", default_value_t = 1)]
     pub qps: u16,
+
+    /// Number of workers, each in a thread of its own (see --cores) and with its share of the messages and the rate; the same on
+    /// both sides
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=MAX_WORKERS as i64))]
+    pub workers: u16,
+
+    /// Number of queue pairs of the port; if not given, as many as workers, or as the port has. Workers without one get their
+    /// packets from the others
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub queues: Option<u16>,
 
     /// Both sides send
     #[arg(short, long)]
@@ -104,6 +117,25 @@ impl BwArgs {
             vec![self.size.unwrap_or(mtu as u64)]
         };
         sizes.into_iter().map(|size| self.spec(size, mtu)).collect()
+    }
+
+    /// What several workers cannot do.
+    fn check_workers(&self) -> Result<(), Error> {
+        let workers = self.workers;
+        if self.queues.is_some_and(|queues| queues > workers) {
+            return Err(Error::usage("a queue without a worker would fill up: use --queues up to --workers"));
+        }
+        if workers > 1 && self.common.worker == WorkerKind::Thread {
+            return Err(Error::usage(
+                "--workers puts each worker in a thread of its own: leave --worker out",
+            ));
+        }
+        if self.iters.is_some_and(|n| n < u64::from(workers)) {
+            return Err(Error::usage(format_args!(
+                "{workers} workers need at least as many messages: -n {workers}"
+            )));
+        }
+        Ok(())
     }
 
     fn spec(&self, size: u64, mtu: usize) -> Result<TestSpec, Error> {
@@ -143,12 +175,17 @@ pub fn run(args: &BwArgs, verbosity: u8) -> Result<Exit, Error> {
         resolve(host, false)?;
         args.specs(Mtu::B4096.bytes())?;
     }
+    args.check_workers()?;
     let mut document = Document::new("bw", args);
     let mut out = json_target.text().unbuffered();
     let report = Report { out: &mut out, results: Vec::new(), header: false, progress: Progress::new() };
-    let report =
-        with_bench(&args.common, &open_config(&args.common, verbosity), &stop, BwJob { args, report });
-    let (results, interrupted) = report?;
+    let (results, interrupted) = if args.workers > 1 {
+        let lanes::Outcome { results, interrupted, queues } = lanes::run(args, verbosity, &stop, report)?;
+        document.set("queues", &queues);
+        (results, interrupted)
+    } else {
+        with_bench(&args.common, &open_config(&args.common, verbosity), &stop, BwJob { args, report })?
+    };
     document.set("role", &if args.common.host.is_some() { "client" } else { "server" });
     document.set("interrupted", &interrupted);
     document.set("results", &results);
@@ -214,13 +251,7 @@ impl Watch for Server<'_> {
 
 impl Serve for Server<'_> {
     fn accept(&mut self, spec: &TestSpec, _mtu: usize) -> Result<(), String> {
-        if spec.kind == self.kind {
-            return Ok(());
-        }
-        let (ours, theirs) = (self.kind.name(), spec.kind.name());
-        Err(format!(
-            "the server runs `spraywire {ours}`, the client `spraywire {theirs}`: use the same on both sides"
-        ))
+        self.kind.accepts(spec.kind)
     }
 
     fn began(&mut self, peer: IpAddr, spec: &TestSpec) {
@@ -245,6 +276,12 @@ pub struct Report<'a> {
 }
 
 impl Report<'_> {
+    /// Prints lines that are no result of a test.
+    pub fn lines(&mut self, text: &str) -> Result<(), Error> {
+        self.progress.clear();
+        text.lines().try_for_each(|line| self.out.line(line))
+    }
+
     /// Prints and keeps one result.
     pub fn row(&mut self, result: &TestResult) -> Result<(), Error> {
         self.progress.clear();

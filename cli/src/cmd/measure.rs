@@ -116,7 +116,7 @@ const SPINS_SHARED: u32 = 4;
 
 /// The idle policy for `threads` polling threads in this process and as many on the other side of the machine, unless one was
 /// asked for.
-fn idle_for(asked: IdlePolicy, is_default: bool, threads: usize) -> IdlePolicy {
+pub fn idle_for(asked: IdlePolicy, is_default: bool, threads: usize) -> IdlePolicy {
     match asked {
         IdlePolicy::BackOff { yields, max_sleep, .. } if is_default => {
             let alone = allowed_cores().len() >= 2 && threads == 1;

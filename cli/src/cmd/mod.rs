@@ -8,6 +8,7 @@ pub mod demo;
 pub mod doctor;
 pub mod inspect;
 #[cfg(feature = "dpdk")]
+pub mod lanes;
 pub mod lat;
 #[cfg(feature = "dpdk")]
 pub mod measure;

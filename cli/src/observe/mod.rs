@@ -114,9 +114,18 @@ pub struct Probe {
 impl Probe {
     /// Lets itself be told by `worker`.
     pub fn attach<I: PortIo, B: Buffer>(name: Option<&Name>, worker: &mut Worker<I, B>) -> Probe {
-        let (observed, observer) = observe::pair();
-        worker.set_observed(Some(observed));
-        let port = |index: usize| {
+        Probe::attach_all(name, std::slice::from_mut(worker))
+    }
+
+    /// Lets itself be told by each of `workers`.
+    pub fn attach_all<I: PortIo, B: Buffer>(name: Option<&Name>, workers: &mut [Worker<I, B>]) -> Probe {
+        let attach = |worker: &mut Worker<I, B>| {
+            let (observed, observer) = observe::pair();
+            worker.set_observed(Some(observed));
+            observer
+        };
+        let observers = workers.iter_mut().map(attach).collect();
+        let port = |worker: &Worker<I, B>, index: usize| {
             let info = worker.port_info(index)?;
             Some(PortIdentity {
                 name: info.name.clone(),
@@ -135,9 +144,12 @@ impl Probe {
             command_line: words.join(" "),
             version: env!("CARGO_PKG_VERSION"),
             started: since_1970.as_secs_f64(),
-            workers: vec![(0..worker.ports()).filter_map(port).collect()],
+            workers: workers
+                .iter()
+                .map(|worker| (0..worker.ports()).filter_map(|index| port(worker, index)).collect())
+                .collect(),
         };
-        Probe { identity, workers: Mutex::new(vec![observer]), started: Instant::now() }
+        Probe { identity, workers: Mutex::new(observers), started: Instant::now() }
     }
 
     /// What does not change.
@@ -180,8 +192,8 @@ impl Prepared {
     ///
     /// # Errors
     /// A system that gives no thread.
-    pub fn start<I: PortIo, B: Buffer>(self, worker: &mut Worker<I, B>) -> Result<Observation, Error> {
-        let probe = Arc::new(Probe::attach(self.args.name.as_ref(), worker));
+    pub fn start<I: PortIo, B: Buffer>(self, workers: &mut [Worker<I, B>]) -> Result<Observation, Error> {
+        let probe = Arc::new(Probe::attach_all(self.args.name.as_ref(), workers));
         let socket = match runtime::Socket::serve(&runtime::folder(), &probe, &self.cores) {
             Ok(socket) => Some(socket),
             Err(e) => {

@@ -106,8 +106,9 @@ impl<S: PartialEq + Copy> Default for Assembler<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{RxReport, TestKind, TestSpec};
+    use super::super::message::{RxReport, Series, TestKind, TestSpec};
     use super::*;
+    use crate::traffic::meter::MAX_SERIES;
 
     fn largest() -> Message {
         let drops = (0..12).map(|i| (format!("some_long_drop_reason_{i}"), u64::MAX)).collect();
@@ -121,6 +122,11 @@ mod tests {
             intervals: u32::MAX,
             drops,
             sent: u64::MAX,
+            series: Some(Series {
+                start_ns: u64::MAX,
+                interval_ns: u64::MAX,
+                counts: vec![u64::MAX; MAX_SERIES],
+            }),
         };
         Message::Report { id: u64::MAX, test: u32::MAX, rx }
     }
@@ -131,7 +137,7 @@ mod tests {
         for mtu in [256, 512, 1024, 4096] {
             let mut pieces = split(&message, 7, mtu).unwrap();
             assert!(pieces.iter().all(|p| p.len() <= mtu));
-            assert_eq!(pieces.len() > 1, mtu < 1024, "{mtu}");
+            assert_eq!(pieces.len() > 1, mtu < 4096, "{mtu}");
             pieces.reverse();
             let mut assembler = Assembler::new();
             let last = pieces.pop().unwrap();
@@ -161,8 +167,15 @@ mod tests {
             bidirectional: false,
             rate: Some(u64::MAX),
         };
-        let hello =
-            Message::Hello { v: VERSION, id: u64::MAX, test: u32::MAX, qpn: 0xff_fffe, mtu: u32::MAX, spec };
+        let hello = Message::Hello {
+            v: VERSION,
+            id: u64::MAX,
+            test: u32::MAX,
+            qpn: 0xff_fffe,
+            mtu: u32::MAX,
+            workers: u16::MAX,
+            spec,
+        };
         assert!(split(&hello, 0, 256).unwrap().len() <= 2);
     }
 

@@ -29,6 +29,19 @@ impl TestKind {
     }
 }
 
+impl TestKind {
+    /// Whether a server of this kind serves clients of the other; the refusal is for the client's user.
+    pub fn accepts(self, other: TestKind) -> Result<(), String> {
+        if self == other {
+            return Ok(());
+        }
+        let (ours, theirs) = (self.name(), other.name());
+        Err(format!(
+            "the server runs `spraywire {ours}`, the client `spraywire {theirs}`: use the same on both sides"
+        ))
+    }
+}
+
 /// What is to be measured: the client's wishes govern both ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TestSpec {
@@ -73,6 +86,20 @@ pub struct RxReport {
     pub drops: Vec<(String, u64)>,
     /// Messages that this end sent (as far as its driver took them).
     pub sent: u64,
+    /// What came in each interval, where the results of several ends have to be put together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub series: Option<Series>,
+}
+
+/// Messages over time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Series {
+    /// The first message, on a clock that all ends of a side have in common, in nanoseconds.
+    pub start_ns: u64,
+    /// Length of an interval in nanoseconds.
+    pub interval_ns: u64,
+    /// Messages in each, from the first message on.
+    pub counts: Vec<u64>,
 }
 
 /// One control message.
@@ -91,6 +118,9 @@ pub enum Message {
         qpn: u32,
         /// The largest message the client's port carries.
         mtu: u32,
+        /// Workers of the client, each of which has a session of its own with the server's of the same index.
+        #[serde(default = "one")]
+        workers: u16,
         /// The wish.
         spec: TestSpec,
     },
@@ -145,6 +175,10 @@ pub enum Message {
         /// Of the session.
         id: u64,
     },
+}
+
+fn one() -> u16 {
+    1
 }
 
 impl Message {

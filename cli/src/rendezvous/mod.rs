@@ -62,10 +62,10 @@ pub struct Control {
 }
 
 impl Control {
-    /// Creates the queue pair, the well-known one if `listen`, with its receives posted.
-    pub fn open<D: Drive>(drive: &mut D, cq: CqKey, listen: bool) -> Result<Control, Error> {
+    /// Creates the queue pair, with the number `known` if there is one, and its receives posted.
+    pub fn open<D: Drive>(drive: &mut D, cq: CqKey, known: Option<Qpn>) -> Result<Control, Error> {
         let config = QpConfig {
-            qpn: if listen { Qpn::new(CONTROL_QPN) } else { None },
+            qpn: known,
             qkey: CONTROL_QKEY,
             send_depth: DEPTH as u32,
             recv_depth: DEPTH as u32,

@@ -18,7 +18,7 @@ impl Side {
         let mut worker = Worker::new(&WorkerConfig::default(), vec![(port, config)]).unwrap();
         let cqs = [worker.create_cq(64), worker.create_cq(256)];
         let mut drive = Inline::new(worker, cqs, Clock::new(), IdlePolicy::Spin);
-        let control = Control::open(&mut drive, cqs[1], listen).unwrap();
+        let control = Control::open(&mut drive, cqs[1], Qpn::new(CONTROL_QPN).filter(|_| listen)).unwrap();
         Side { drive, control }
     }
 

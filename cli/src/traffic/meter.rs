@@ -1,6 +1,6 @@
 //! Counting over time: how many, and how evenly.
 
-use crate::rendezvous::message::RxReport;
+use crate::rendezvous::message::{RxReport, Series};
 use roce_proto::time::Instant;
 use std::time::Duration;
 
@@ -9,6 +9,9 @@ const FINEST: Duration = Duration::from_millis(10);
 
 /// Intervals kept at the most; beyond, neighbours are merged and the interval doubles.
 const MAX_INTERVALS: usize = 1024;
+
+/// Intervals of a [`Series`] at the most: with numbers of eight digits they take a kilobyte.
+pub const MAX_SERIES: usize = 128;
 
 /// Counts events and remembers how many fell into each interval.
 #[derive(Clone, Debug)]
@@ -97,7 +100,20 @@ impl Meter {
             intervals: rates.len() as u32,
             drops: Vec::new(),
             sent: 0,
+            series: None,
         }
+    }
+
+    /// What came in each interval; so coarse that it fits a control message.
+    pub fn series(&self) -> Series {
+        let (mut counts, mut interval) = (self.closed.clone(), self.interval);
+        while counts.len() > MAX_SERIES {
+            // The last one may stand alone: an interval that is not over.
+            counts = counts.chunks_exact(2).map(|pair| pair.iter().sum()).collect();
+            interval *= 2;
+        }
+        let start_ns = self.first.map_or(0, Instant::as_nanos);
+        Series { start_ns, interval_ns: interval.as_nanos() as u64, counts }
     }
 }
 
@@ -160,6 +176,19 @@ mod tests {
         assert_eq!(inside + meter.current, 120_000);
         let report = meter.report();
         assert!((report.interval_min - 2000.0).abs() < 1.0, "{report:?}");
+    }
+
+    #[test]
+    fn a_series_is_short_and_has_every_whole_interval() {
+        let mut meter = Meter::new();
+        for ms in 0..5000 {
+            meter.add(3, at(7 + ms));
+        }
+        let series = meter.series();
+        // 499 whole intervals of 10 ms, as 124 of 40 ms.
+        assert_eq!((series.start_ns, series.interval_ns), (7_000_000, 40_000_000));
+        assert_eq!(series.counts, vec![120; 124]);
+        assert!(Meter::new().series().counts.is_empty());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 pub mod drive;
 pub mod flow;
+pub mod merge;
 pub mod meter;
 pub mod pingpong;
 pub mod session;

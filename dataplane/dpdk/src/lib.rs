@@ -30,6 +30,7 @@ mod memif;
 mod mempool;
 mod port;
 mod queue;
+mod queues;
 mod stats;
 mod telemetry;
 
@@ -47,5 +48,6 @@ pub use memif::memif_device;
 pub use mempool::{HEADROOM, Mempool};
 pub use port::{Port, PortConfig, frame_room};
 pub use queue::{RxQueue, TxQueue};
+pub use queues::queues_device;
 pub use stats::PortStats;
 pub use telemetry::{Numbers, TelemetryError, telemetry_command};

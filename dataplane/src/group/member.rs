@@ -310,6 +310,10 @@ impl<I: Share> PortIo for Member<I> {
         }
     }
 
+    fn undelivered(&self) -> u64 {
+        self.counts.steer_full.get()
+    }
+
     fn take_relayed(&mut self) -> usize {
         std::mem::take(&mut self.relayed)
     }

@@ -161,6 +161,11 @@ pub trait PortIo: Send {
     /// The driver's own counters. Not for the fast path.
     fn stats(&self) -> PortStats;
 
+    /// Packets that it received and dropped, since those whose they were took none. Not for the fast path.
+    fn undelivered(&self) -> u64 {
+        0
+    }
+
     /// Packets moved since the last call on behalf of others than the caller: work, though nothing was received or sent.
     #[inline]
     fn take_relayed(&mut self) -> usize {

@@ -1,9 +1,9 @@
 //! The client's side: asks for tests, runs its end of them and collects the results of both.
 
-use super::{ASK_AGAIN, Bench, PING_EVERY, QUIET, SILENCE, TestResult, Watch, drops_since, report_of};
+use super::{ASK_AGAIN, Bench, PING_EVERY, QUIET, SILENCE, TestResult, Watch, drops_since};
 use crate::error::Error;
+use crate::rendezvous::Peer;
 use crate::rendezvous::message::{Message, RxReport, TestKind, TestSpec, VERSION};
-use crate::rendezvous::{CONTROL_QPN, Peer};
 use crate::traffic::drive::Drive;
 use crate::traffic::flow::{Flow, Sending};
 use crate::traffic::pingpong::{Pinger, WARM_UP};
@@ -25,8 +25,7 @@ pub struct Client<D: Drive> {
 impl<D: Drive> Client<D> {
     /// A client of the server at `host`. `id` names the session; `limit` is how long to wait for the server.
     pub fn new(bench: Bench<D>, host: IpAddr, id: u64, limit: Duration) -> Client<D> {
-        let qpn = Qpn::new(CONTROL_QPN).unwrap_or(Qpn::MAX);
-        let peer = Peer { ip: host, qpn };
+        let peer = Peer { ip: host, qpn: bench.lane.control() };
         Client { bench, peer, id, test: 0, connect_limit: limit, met: false }
     }
 
@@ -38,8 +37,17 @@ impl<D: Drive> Client<D> {
         let mut flow = Flow::open(&mut self.bench.drive, qps, spec)?;
         let before = self.bench.counters()?;
         let lost = self.bench.port.lost();
+        // Of several ends the first asks alone: if the server refuses, it refuses all.
+        let first = self.bench.lane.is_first();
+        if !first {
+            self.bench.meet(Some(&mut flow))?;
+        }
         let server_base = self.hello(spec, base, &mut flow, watch)?;
         self.met = true;
+        if first {
+            self.bench.meet(Some(&mut flow))?;
+        }
+        self.bench.meet(Some(&mut flow))?;
         let (ah, _) = self.bench.control.route(&mut self.bench.drive, self.peer.ip)?;
         let now = self.bench.drive.now();
         self.bench.last_heard = now;
@@ -63,19 +71,34 @@ impl<D: Drive> Client<D> {
         let interrupted = self.bench.stopped();
         let server = self.conclude(spec, &mut flow, sent)?;
         let after = self.bench.counters()?;
-        let client = report_of(&flow, drops_since(&before, &after), sent);
+        let client = self.bench.report_of(&flow, drops_since(&before, &after), sent);
         self.bench.drop_qps()?;
         let link_lost = self.bench.port.lost() - lost;
         Ok(TestResult { spec: spec.clone(), server, client, rtt, unanswered, interrupted, link_lost })
     }
 
     /// Says goodbye; the server ends its session.
-    pub fn bye(mut self) -> Result<(), Error> {
+    pub fn bye(&mut self) -> Result<(), Error> {
         if self.met {
             self.bench.control.send(&mut self.bench.drive, self.peer, &Message::Bye { id: self.id })?;
             self.bench.linger()?;
         }
         Ok(())
+    }
+
+    /// The end, for what comes after the session.
+    pub fn into_bench(self) -> Bench<D> {
+        self.bench
+    }
+
+    /// The largest message that the port carries, in bytes.
+    pub fn ib_mtu(&mut self) -> Result<usize, Error> {
+        self.bench.ib_mtu()
+    }
+
+    /// Waits for the other ends of this side.
+    pub fn meet(&mut self) -> Result<(), Error> {
+        self.bench.meet(None)
     }
 
     /// Asks until the server says welcome; returns its first data queue pair.
@@ -94,6 +117,7 @@ impl<D: Drive> Client<D> {
             test: self.test,
             qpn: base.get(),
             mtu,
+            workers: bench.lane.workers(),
             spec: spec.clone(),
         };
         let started = bench.drive.now();

@@ -1,9 +1,11 @@
 //! A session between two ends: hello, some tests, bye.
 
 mod client;
+mod lane;
 mod server;
 
 pub use client::Client;
+pub use lane::{Ending, Lane};
 pub use server::Serve;
 
 use super::drive::Drive;
@@ -14,7 +16,7 @@ use crate::rendezvous::message::{RxReport, TestSpec};
 use crate::report::numbers::Si;
 use dataplane::counters::Counters;
 use dataplane::cq::Completion;
-use dataplane::io::{PortState, PortWatch};
+use dataplane::io::{PortIo, PortState, PortWatch};
 use dataplane::qp::{CqKey, QpConfig, QpError};
 use hdrhistogram::Histogram;
 use roce_proto::time::Instant;
@@ -81,19 +83,32 @@ pub struct Bench<D: Drive> {
     last_heard: Instant,
     last_look: Instant,
     rounds: u32,
+    lane: Lane,
 }
 
 impl<D: Drive> Bench<D> {
     /// An end over `drive`, whose completions come from `data_cq` and `control_cq`. `listen` takes the well-known control
     /// number.
     pub fn new(
-        mut drive: D,
+        drive: D,
         data_cq: CqKey,
         control_cq: CqKey,
         listen: bool,
         stop: Arc<AtomicBool>,
     ) -> Result<Bench<D>, Error> {
-        let control = Control::open(&mut drive, control_cq, listen)?;
+        Bench::in_lane(drive, data_cq, control_cq, listen, stop, Lane::alone())
+    }
+
+    /// The same for one of several ends that run side by side.
+    pub fn in_lane(
+        mut drive: D,
+        data_cq: CqKey,
+        control_cq: CqKey,
+        listen: bool,
+        stop: Arc<AtomicBool>,
+        lane: Lane,
+    ) -> Result<Bench<D>, Error> {
+        let control = Control::open(&mut drive, control_cq, listen.then(|| lane.control()))?;
         let port = drive.with_worker(|w| w.watch(0)).map_err(Error::failed)?;
         let port = port.ok_or_else(|| Error::failed("the worker has no port"))?;
         let now = drive.now();
@@ -108,6 +123,7 @@ impl<D: Drive> Bench<D> {
             last_heard: now,
             last_look: now,
             rounds: 0,
+            lane,
         })
     }
 
@@ -143,8 +159,18 @@ impl<D: Drive> Bench<D> {
         }
     }
 
-    fn counters(&mut self) -> Result<Counters, Error> {
-        self.drive.with_worker(|w| w.counters(0).cloned().unwrap_or_default()).map_err(Error::failed)
+    fn counters(&mut self) -> Result<Counted, Error> {
+        let read = self.drive.with_worker(|w| Counted {
+            worker: w.counters(0).cloned().unwrap_or_default(),
+            undelivered: w.io_mut(0).map_or(0, |io| io.undelivered()),
+        });
+        read.map_err(Error::failed)
+    }
+
+    /// What this end saw of a test.
+    fn report_of(&self, flow: &Flow, drops: Vec<(String, u64)>, sent: u64) -> RxReport {
+        let series = (self.lane.workers() > 1).then(|| flow.rx.series());
+        RxReport { drops, sent, series, ..flow.rx.report() }
     }
 
     /// Replaces the data queue pairs.
@@ -235,17 +261,19 @@ impl<D: Drive> Bench<D> {
     }
 }
 
-/// The drops since `before`, by reason.
-fn drops_since(before: &Counters, after: &Counters) -> Vec<(String, u64)> {
-    after
-        .drops()
-        .map(|(reason, n)| (reason.name().to_owned(), n - before.dropped(reason)))
-        .filter(|&(_, n)| n > 0)
-        .collect()
+/// What was counted up to a moment.
+struct Counted {
+    worker: Counters,
+    /// Dropped between workers.
+    undelivered: u64,
 }
 
-fn report_of(flow: &Flow, drops: Vec<(String, u64)>, sent: u64) -> RxReport {
-    RxReport { drops, sent, ..flow.rx.report() }
+/// The drops since `before`, by reason.
+fn drops_since(before: &Counted, after: &Counted) -> Vec<(String, u64)> {
+    let drops = after.worker.drops();
+    let drops = drops.map(|(reason, n)| (reason.name().to_owned(), n - before.worker.dropped(reason)));
+    let between = ("steer_full".to_owned(), after.undelivered - before.undelivered);
+    drops.chain([between]).filter(|&(_, n)| n > 0).collect()
 }
 
 /// Whether a test can be run over `mtu` bytes at all.

@@ -1,6 +1,6 @@
 //! The server's side: one client at a time, its tests one after the other.
 
-use super::{Bench, QUIET, SILENCE, TestResult, Watch, check_spec, drops_since, report_of};
+use super::{Bench, QUIET, SILENCE, TestResult, Watch, check_spec, drops_since};
 use crate::error::Error;
 use crate::rendezvous::Peer;
 use crate::rendezvous::message::{Message, RxReport, TestKind, TestSpec, VERSION};
@@ -59,7 +59,7 @@ impl<D: Drive> Bench<D> {
             while let Some((peer, message)) = self.control.next_message() {
                 let current = last.as_ref().filter(|(s, _)| s.id == message.session() && s.peer == peer);
                 match message {
-                    Message::Hello { v, id, test, qpn, mtu, spec } => {
+                    Message::Hello { v, id, test, qpn, mtu, workers, spec } => {
                         if last.is_some() && current.is_none() {
                             self.refuse(peer, id, "another client is being served: try again later")?;
                             continue;
@@ -67,7 +67,8 @@ impl<D: Drive> Bench<D> {
                         if current.is_some_and(|(s, _)| test <= s.test) {
                             continue;
                         }
-                        let Some(mut serving) = self.welcome(peer, v, id, test, qpn, mtu, spec, server)?
+                        let Some(mut serving) =
+                            self.welcome(peer, v, id, test, qpn, mtu, workers, spec, server)?
                         else {
                             continue;
                         };
@@ -107,12 +108,16 @@ impl<D: Drive> Bench<D> {
         test: u32,
         qpn: u32,
         client_mtu: u32,
+        workers: u16,
         spec: TestSpec,
         server: &mut impl Serve,
     ) -> Result<Option<Serving>, Error> {
         let mtu = self.drive.with_worker(|w| w.ib_mtu(0)).map_err(Error::failed)?;
         let checked = if v != VERSION {
             Err(format!("the server speaks version {VERSION}, the client {v}: use the same release"))
+        } else if workers != self.lane.workers() {
+            let ours = self.lane.workers();
+            Err(format!("the server has --workers {ours}, the client {workers}: use the same on both sides"))
         } else {
             check_spec(&spec, mtu.min(client_mtu as usize)).and_then(|()| server.accept(&spec, mtu))
         };
@@ -181,7 +186,7 @@ impl<D: Drive> Bench<D> {
             Some(echo) => echo.answered,
             None => flow.tx.as_ref().map_or(0, Sending::posted),
         };
-        let rx = report_of(&flow, drops_since(&before, &after), sent);
+        let rx = self.report_of(&flow, drops_since(&before, &after), sent);
         let report = Message::Report { id: s.id, test: s.test, rx: rx.clone() };
         self.control.send(&mut self.drive, s.peer, &report)?;
         let client = RxReport { sent: announced.unwrap_or(0), ..RxReport::default() };

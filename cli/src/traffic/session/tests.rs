@@ -386,7 +386,7 @@ impl Act for FromTheFuture {
 
     fn act<D: Drive>(self, mut bench: Bench<D>) -> Self::Out {
         let peer = Peer { ip: SERVER.parse().unwrap(), qpn: Qpn::new(CONTROL_QPN).unwrap() };
-        let hello = Message::Hello { v: 9, id: 5, test: 1, qpn: 77, mtu: 4096, spec: bw(1, 1) };
+        let hello = Message::Hello { v: 9, id: 5, test: 1, qpn: 77, mtu: 4096, workers: 1, spec: bw(1, 1) };
         loop {
             bench.control.send(&mut bench.drive, peer, &hello)?;
             bench.linger()?;
