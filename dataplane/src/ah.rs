@@ -53,9 +53,14 @@ impl AhConfig {
 /// Whether packets can leave by an address handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AhState {
-    /// The neighbour has not answered yet.
+    /// The next hop (the peer or the router) has not answered yet.
     Resolving {
         /// Requests sent so far.
+        asked: u32,
+    },
+    /// The next hop does not answer, or no longer. It is asked again now and then, and the handle becomes ready when it does.
+    Failed {
+        /// Requests sent since its last answer.
         asked: u32,
     },
     /// Ready to send.
@@ -140,6 +145,8 @@ pub(crate) struct Ah {
     /// True when it holds a place in the neighbour table.
     pub tracked: bool,
     pub ready: bool,
+    /// Something was sent by it since the neighbour table last looked.
+    pub used: bool,
     pub route: Route,
     pub template: Template,
 }

@@ -27,6 +27,8 @@ local_reasons! {
     ForeignMac => "foreign_mac",
     /// Of another VLAN than the port's, or of none.
     Vlan => "vlan",
+    /// It claims one of the port's own IP addresses for another station.
+    DuplicateAddress => "duplicate_address",
     /// The destination IP address is not one of the port's.
     ForeignIp => "foreign_ip",
     /// The invariant CRC is wrong.

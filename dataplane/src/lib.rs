@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ah;
+pub mod announce;
 pub mod buffer;
 pub mod capture;
 pub mod clock;

@@ -24,7 +24,16 @@ impl Asked {
     /// Whether to ask for `ip` on port `port` now: nobody did within the last [`crate::neighbour::REQUEST_INTERVAL`]. A yes
     /// counts as asked.
     pub fn may_ask(&self, port: usize, ip: IpAddr, now: Instant) -> bool {
-        let (place, tag) = self.place(port, ip);
+        self.is_first((port, ip), now)
+    }
+
+    /// The same for asking whether another station has an address of our own, and for announcing it.
+    pub(crate) fn may_say(&self, port: usize, ip: IpAddr, probe: bool, now: Instant) -> bool {
+        self.is_first((port, ip, probe), now)
+    }
+
+    fn is_first(&self, what: impl Hash, now: Instant) -> bool {
+        let (place, tag) = self.place(what);
         let Some(place) = place else { return true };
         let ms = (now.as_nanos() / 1_000_000) as u32;
         let limit = crate::neighbour::REQUEST_INTERVAL.as_millis() as u32;
@@ -41,7 +50,7 @@ impl Asked {
 impl Asked {
     /// `ip` answered on port `port`: somebody who has not heard it may ask at once.
     pub fn answered(&self, port: usize, ip: IpAddr) {
-        let (place, tag) = self.place(port, ip);
+        let (place, tag) = self.place((port, ip));
         if let Some(place) = place
             && (place.load(Ordering::Relaxed) >> 32) as u32 == tag
         {
@@ -50,9 +59,9 @@ impl Asked {
     }
 
     /// Where an address is remembered, and its hash there: never 0, so that an empty place is nobody's.
-    fn place(&self, port: usize, ip: IpAddr) -> (Option<&AtomicU64>, u32) {
+    fn place(&self, what: impl Hash) -> (Option<&AtomicU64>, u32) {
         let mut hasher = DefaultHasher::new();
-        (port, ip).hash(&mut hasher);
+        what.hash(&mut hasher);
         let hash = hasher.finish();
         (self.places.get(hash as usize % PLACES), (hash >> 32) as u32 | 1)
     }
@@ -79,6 +88,8 @@ mod tests {
         let (a, b) = ("192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap());
         assert!(asked.may_ask(0, a, ms(0)));
         assert!(asked.may_ask(0, b, ms(0)) && asked.may_ask(1, a, ms(0)), "another address or port");
+        assert!(asked.may_say(0, a, true, ms(0)) && asked.may_say(0, a, false, ms(0)));
+        assert!(!asked.may_say(0, a, true, ms(999)));
         assert!(!asked.may_ask(0, a, ms(0)) && !asked.may_ask(0, a, ms(999)));
         assert!(asked.may_ask(0, a, ms(1000)));
         assert!(!asked.may_ask(0, a, ms(1999)));

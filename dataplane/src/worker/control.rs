@@ -2,12 +2,14 @@
 
 use super::Worker;
 use super::core::Core;
-use super::port::{Local, TxRuns};
+use super::port::{Local, Port, TxRuns};
 use super::rx::Outcome;
+use crate::announce::Say;
 use crate::buffer::Buffer;
 use crate::capture::Capture;
 use crate::counters::{DropReason, LocalDrop};
 use crate::io::{PacketBuf, PacketBurst, PortIo};
+use crate::neighbour::{Claim, Due};
 use roce_proto::time::Instant;
 use roce_proto::wire::control as frames;
 use roce_proto::wire::ethernet::{Header as EthernetHeader, MacAddr};
@@ -80,12 +82,7 @@ pub(super) fn send<I: PortIo, B>(
 
 /// Handles a frame that is not RoCEv2.
 #[cold]
-pub(super) fn handle<'a, B: Buffer>(
-    frame: &Frame<'a>,
-    index: usize,
-    at: &mut Local,
-    core: &mut Core<B>,
-) -> Outcome<'a> {
+pub(super) fn handle<'a, B: Buffer>(frame: &Frame<'a>, at: &mut Local, core: &mut Core<B>) -> Outcome<'a> {
     let link = match frame {
         Frame::Arp(link, _) => link,
         Frame::Icmp4(message) => &message.link,
@@ -102,9 +99,9 @@ pub(super) fn handle<'a, B: Buffer>(
         return Outcome::Drop(DropReason::Local(LocalDrop::ForeignMac));
     }
     match frame {
-        Frame::Arp(_, packet) => on_arp(packet, link, index, at, core),
+        Frame::Arp(_, packet) => on_arp(packet, link, at, core),
         Frame::Icmp4(message) => on_icmp4(message, at),
-        Frame::Icmp6(message) => on_icmp6(message, index, at, core),
+        Frame::Icmp6(message) => on_icmp6(message, at, core),
         Frame::Roce(_) | Frame::Other(_) => Outcome::Done,
     }
 }
@@ -114,13 +111,28 @@ fn back(link: &Link<'_>, at: &Local, to: MacAddr) -> frames::Link {
     frames::Link { src: at.mac, dst: to, vlans: link.vlans() }
 }
 
-fn learn<B>(ip: IpAddr, mac: MacAddr, index: usize, at: &mut Local, core: &mut Core<B>) {
-    if at.neighbours.learn(ip, mac) {
+fn learn<B>(claim: &Claim, at: &mut Local, core: &mut Core<B>) {
+    if at.neighbours.claim(claim, at.now) {
         if let Some(asked) = &at.asked {
-            asked.answered(index, ip);
+            asked.answered(at.index, claim.ip);
         }
-        core.neighbour_resolved(index, ip, mac);
+        core.neighbour_changed(at.neighbours.users(claim.ip), Some(claim.mac));
     }
+}
+
+/// The station `mac` says that it has our address `ip`. That changes nothing here; but whoever runs either wants to know.
+fn on_own_address<'a>(ip: IpAddr, mac: MacAddr, at: &mut Local) -> Outcome<'a> {
+    if mac == at.mac {
+        // Our own frame, come back; or the kernel's, where it has the same port with the same address.
+        return ignored(at);
+    }
+    if at.announcer.on_conflict(ip, mac, at.now) {
+        tracing::warn!(
+            "{mac} claims {ip}, an address of port {}: two stations with one address do not work; give one of them another",
+            at.name
+        );
+    }
+    Outcome::Drop(DropReason::Local(LocalDrop::DuplicateAddress))
 }
 
 fn noted<'a>(at: &mut Local) -> Outcome<'a> {
@@ -136,16 +148,15 @@ fn ignored<'a>(at: &mut Local) -> Outcome<'a> {
 fn on_arp<'a, B: Buffer>(
     packet: &arp::Packet,
     link: &Link<'_>,
-    index: usize,
     at: &mut Local,
     core: &mut Core<B>,
 ) -> Outcome<'a> {
     let (sender, mac) = (IpAddr::V4(packet.sender_ip), packet.sender_mac);
     if at.is_local(sender) {
-        // Our own address from another station: nothing that may change anything here.
-        return ignored(at);
+        return on_own_address(sender, mac, at);
     }
-    learn(sender, mac, index, at, core);
+    let solicited = packet.operation == arp::Operation::Reply && link.dst() == at.mac;
+    learn(&Claim { ip: sender, mac, solicited, replaces: true }, at, core);
     if packet.operation != arp::Operation::Request || !at.is_local(IpAddr::V4(packet.target_ip)) {
         return noted(at);
     }
@@ -169,12 +180,7 @@ fn on_icmp4<'a>(message: &Icmp4<'a>, at: &mut Local) -> Outcome<'a> {
     })
 }
 
-fn on_icmp6<'a, B: Buffer>(
-    message: &Icmp6<'a>,
-    index: usize,
-    at: &mut Local,
-    core: &mut Core<B>,
-) -> Outcome<'a> {
+fn on_icmp6<'a, B: Buffer>(message: &Icmp6<'a>, at: &mut Local, core: &mut Core<B>) -> Outcome<'a> {
     let to = message.link.src();
     match message.message {
         icmpv6::Message::Echo(echo) => {
@@ -192,8 +198,12 @@ fn on_icmp6<'a, B: Buffer>(
             Outcome::Reply(Reply { link: back(&message.link, at, to), body })
         }
         icmpv6::Message::Solicitation(asked) => {
+            let src = IpAddr::V6(message.src);
+            if at.is_local(src) {
+                return on_own_address(src, asked.source_mac.unwrap_or(to), at);
+            }
             if let Some(mac) = asked.source_mac {
-                learn(IpAddr::V6(message.src), mac, index, at, core);
+                learn(&Claim { ip: src, mac, solicited: false, replaces: true }, at, core);
             }
             if !at.is_local(IpAddr::V6(asked.target)) {
                 return noted(at);
@@ -223,11 +233,15 @@ fn on_icmp6<'a, B: Buffer>(
             })
         }
         icmpv6::Message::Advertisement(answer) => {
-            if at.is_local(IpAddr::V6(answer.target)) {
-                return ignored(at);
+            let ip = IpAddr::V6(answer.target);
+            if at.is_local(ip) {
+                return on_own_address(ip, answer.target_mac.unwrap_or(to), at);
             }
-            if let Some(mac) = answer.target_mac {
-                learn(IpAddr::V6(answer.target), mac, index, at, core);
+            // A station that was asked by unicast need not repeat the address it was asked at (RFC 4861, 4.4).
+            let known = || at.neighbours.get(ip).and_then(|n| n.mac).filter(|_| answer.solicited);
+            if let Some(mac) = answer.target_mac.or_else(known) {
+                let (solicited, replaces) = (answer.solicited, answer.override_cached);
+                learn(&Claim { ip, mac, solicited, replaces }, at, core);
             }
             noted(at)
         }
@@ -239,44 +253,113 @@ fn on_icmp6<'a, B: Buffer>(
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 impl<I: PortIo, B: Buffer> Worker<I, B> {
-    /// Asks for the neighbours of port `index` that are due.
+    /// Asks for the neighbours of port `index` that are due, and announces its addresses.
     #[inline]
     pub(super) fn neighbour_timers(&mut self, index: usize, now: Instant) {
         let Some(port) = self.ports.get_mut(index) else { return };
-        // A full burst means that a request would be lost: it stays due.
-        while !port.tx.is_full() {
-            let Some(ip) = port.local.neighbours.next_request(now) else { return };
+        if now >= port.local.neighbours.next_due() || now >= port.local.announcer.next_due() {
+            port.on_timers(&mut self.core, now);
+        }
+    }
+}
+
+impl<I: PortIo, B: Buffer> Port<I, B> {
+    #[cold]
+    fn on_timers(&mut self, core: &mut Core<B>, now: Instant) {
+        let addrs = self.local.addrs.len();
+        // A full burst means that a frame would be lost: it stays due.
+        while !self.tx.is_full()
+            && let Some(say) = self.local.announcer.next(now, addrs)
+        {
+            // One worker of those that share a port says it.
+            if self.local.is_first_to_say(say)
+                && let Some(frame) = announcement(say, &self.local)
+                && !send(&mut self.io, &mut self.tx, &mut self.runs, self.capture.as_ref(), &frame)
+            {
+                return;
+            }
+            self.local.announcer.said(now, addrs);
+        }
+        while !self.tx.is_full() {
+            let used = |ah| core.ahs.get_mut(ah).is_some_and(|ah| std::mem::take(&mut ah.used));
+            let Some(due) = self.local.neighbours.next(now, used) else { return };
+            let (ip, to) = match due {
+                Due::Ask(ip) => (ip, None),
+                Due::Probe(ip, mac) => (ip, Some(mac)),
+                Due::Lost(ip) => {
+                    tracing::warn!("port {}: {ip} no longer answers", self.local.name);
+                    core.neighbour_changed(self.local.neighbours.users(ip), None);
+                    continue;
+                }
+            };
             // The answer to another worker's question comes here too.
-            if let Some(asked) = &port.local.asked
-                && !asked.may_ask(index, ip, now)
+            if let Some(asked) = &self.local.asked
+                && !asked.may_ask(self.local.index, ip, now)
             {
                 continue;
             }
-            if let Some(request) = request(ip, &port.local)
-                && !send(&mut port.io, &mut port.tx, &mut port.runs, port.capture.as_ref(), &request)
+            if let Some(request) = request(ip, to, &self.local)
+                && !send(&mut self.io, &mut self.tx, &mut self.runs, self.capture.as_ref(), &request)
             {
-                return port.local.neighbours.not_sent(ip, now);
+                return self.local.neighbours.not_sent(ip, now);
             }
         }
     }
 }
 
-/// The question for the MAC address of `ip`. `None` if the port has no address of that family to ask from.
-fn request<'a>(ip: IpAddr, at: &Local) -> Option<Reply<'a>> {
-    let src = at.way_to(ip, None).ok()?.src;
-    match (src, ip) {
+/// The question for the MAC address of `ip`, to everybody or to whom had it last. `None` if the port has no address of that
+/// family to ask from.
+fn request<'a>(ip: IpAddr, to: Option<MacAddr>, at: &Local) -> Option<Reply<'a>> {
+    match (at.way_to(ip, None).ok()?.src, ip) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Reply {
-            link: frames::Link { src: at.mac, dst: MacAddr::BROADCAST, vlans: at.tags() },
+            link: frames::Link { src: at.mac, dst: to.unwrap_or(MacAddr::BROADCAST), vlans: at.tags() },
             body: Body::Arp(arp::Packet::request(at.mac, src, dst)),
         }),
         (IpAddr::V6(src), IpAddr::V6(target)) => {
-            let dst = icmpv6::solicited_node(target);
+            let group = icmpv6::solicited_node(target);
+            let dst = if to.is_some() { target } else { group };
             let asked = icmpv6::Solicitation { target, source_mac: Some(at.mac) };
             Some(Reply {
-                link: frames::Link { src: at.mac, dst: MacAddr::for_ipv6_multicast(dst), vlans: at.tags() },
+                link: frames::Link {
+                    src: at.mac,
+                    dst: to.unwrap_or(MacAddr::for_ipv6_multicast(group)),
+                    vlans: at.tags(),
+                },
                 body: Body::Icmp6 { src, dst, message: icmpv6::Message::Solicitation(asked) },
             })
         }
         _ => None,
     }
+}
+
+/// The frame that asks whether another station has an address of ours (RFC 5227, 2.1.1; RFC 4862, 5.4.2), or says that it is
+/// here (RFC 5227, 2.3; RFC 4861, 7.2.6).
+fn announcement<'a>(say: Say, at: &Local) -> Option<Reply<'a>> {
+    let (Say::Probe(index) | Say::Announce(index)) = say;
+    let probes = matches!(say, Say::Probe(_));
+    let link = |dst| frames::Link { src: at.mac, dst, vlans: at.tags() };
+    Some(match *at.addrs.get(index)? {
+        IpAddr::V4(ip) => {
+            let sender = if probes { Ipv4Addr::UNSPECIFIED } else { ip };
+            let packet = arp::Packet::request(at.mac, sender, ip);
+            Reply { link: link(MacAddr::BROADCAST), body: Body::Arp(packet) }
+        }
+        IpAddr::V6(ip) => {
+            let (src, dst, message) = if probes {
+                let asked = icmpv6::Solicitation { target: ip, source_mac: None };
+                (Ipv6Addr::UNSPECIFIED, icmpv6::solicited_node(ip), icmpv6::Message::Solicitation(asked))
+            } else {
+                let here = icmpv6::Advertisement {
+                    router: false,
+                    solicited: false,
+                    override_cached: true,
+                    target: ip,
+                    target_mac: Some(at.mac),
+                };
+                (ip, ALL_NODES, icmpv6::Message::Advertisement(here))
+            };
+            let link = link(MacAddr::for_ipv6_multicast(dst));
+            Reply { link, body: Body::Icmp6 { src, dst, message } }
+        }
+    })
 }

@@ -12,7 +12,6 @@ use roce_proto::wire::ud::Template;
 use slotmap::SlotMap;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::net::IpAddr;
 
 /// A hash for 24-bit numbers: one multiplication (Fibonacci hashing). Numbers are ours to hand out, so that a peer cannot
 /// choose ones that collide; one that an application chooses hurts only itself.
@@ -290,13 +289,17 @@ impl<B> Core<B> {
         });
     }
 
-    /// Address handles that waited for `ip` on `port`, or use it, get its (new) MAC address.
-    pub fn neighbour_resolved(&mut self, port: usize, ip: IpAddr, mac: MacAddr) {
+    /// The address handles `users` get the new MAC address of their next hop; with `None` they wait for one again.
+    #[cold]
+    pub fn neighbour_changed(&mut self, users: &[AhKey], mac: Option<MacAddr>) {
         self.touch();
-        for ah in self.ahs.values_mut().filter(|a| a.tracked && a.port == port && a.next_hop == ip) {
-            ah.route.dst_mac = mac;
-            ah.template = Template::new(&ah.route);
-            ah.ready = true;
+        for key in users {
+            let Some(ah) = self.ahs.get_mut(*key) else { continue };
+            ah.ready = mac.is_some();
+            if let Some(mac) = mac {
+                ah.route.dst_mac = mac;
+                ah.template = Template::new(&ah.route);
+            }
         }
     }
 }

@@ -49,6 +49,7 @@ impl<I: PortIo, B> Port<I, B> {
                 self.local.counters.link_back += 1;
                 // Whoever is there now may be another than before.
                 self.local.neighbours.ask_anew(now);
+                self.local.announcer.link_up(now);
             }
         }
         if state == PortState::Down && now >= self.schedule.recover {

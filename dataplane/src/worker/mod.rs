@@ -20,13 +20,14 @@ mod tests;
 pub use port::PortConfig;
 
 use crate::ah::{Ah, AhConfig, AhError, AhKey, AhState};
+use crate::announce::Conflict;
 use crate::buffer::Buffer;
 use crate::capture::Capture;
 use crate::counters::Counters;
 use crate::cq::{Completion, Cq};
 use crate::group::{Asked, QpnRange};
 use crate::io::{PortInfo, PortIo, PortStats, PortWatch};
-use crate::neighbour::TableFull;
+use crate::neighbour::{self, Neighbour, TableFull};
 use crate::observe::{self, Observed, PortSnapshot, QpSnapshot};
 use crate::qp::{CqKey, PostError, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr};
 use crate::route::{self, PortAddr, RouteError};
@@ -158,7 +159,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             if let Some(addr) = port_config.addrs.iter().find(taken) {
                 return Err(WorkerError::TwoPorts(addr.ip, io.info().name.clone()));
             }
-            made.push(Port::new(io, port_config, config)?);
+            made.push(Port::new(made.len(), io, port_config, config)?);
         }
         Ok(Worker { ports: made, core: Core::new(config), observed: None, check_at: Instant::MAX })
     }
@@ -201,6 +202,9 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     fn round(&mut self, now: Instant, sink: &mut impl rx::Sink<B>) -> Progress {
         let mut progress = Progress::default();
         for index in 0..self.ports.len() {
+            if let Some(port) = self.ports.get_mut(index) {
+                port.local.now = now;
+            }
             let (received, asked) = self.receive(index, sink);
             progress.received += received;
             progress.drained |= received > 0 && received < asked;
@@ -319,8 +323,18 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         }
         let table = &mut port.local.neighbours;
         table.set_static(ip, mac).map_err(|TableFull| AhError::TooManyNeighbours(table.len()))?;
-        self.core.neighbour_resolved(index, ip, mac);
+        self.core.neighbour_changed(table.users(ip), Some(mac));
         Ok(())
+    }
+
+    /// The neighbours of port `index`, in no order.
+    pub fn neighbours(&self, index: usize) -> impl Iterator<Item = Neighbour> + '_ {
+        self.ports.get(index).into_iter().flat_map(|p| p.local.neighbours.iter())
+    }
+
+    /// The last station that claimed an address of port `index` for itself, if any did.
+    pub fn conflict(&self, index: usize) -> Option<Conflict> {
+        self.ports.get(index)?.local.announcer.conflict
     }
 
     /// A completion queue of `depth` places.
@@ -409,7 +423,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     }
 
     /// An address handle. Until the neighbour answers (see [`Worker::ah_state`]) sends by it are refused with
-    /// [`PostError::AddressUnresolved`]; the worker asks once a second.
+    /// [`PostError::AddressUnresolved`]; the worker asks once a second, and more rarely once that has been in vain.
     pub fn create_ah(&mut self, config: &AhConfig, now: Instant) -> Result<AhKey, AhError> {
         let port = self.ports.get_mut(config.port).ok_or(AhError::NoPort(config.port))?;
         if self.core.ahs.len() >= self.core.max_ahs {
@@ -424,16 +438,9 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         if let Some(mac) = config.dst_mac.filter(|m| m.is_zero() || m.is_multicast()) {
             return Err(AhError::BadMac(mac));
         }
-        let table = &mut local.neighbours;
-        let mac = match config.dst_mac {
-            Some(mac) => Some(mac),
-            None => {
-                table.acquire(next_hop, now).map_err(|TableFull| AhError::TooManyNeighbours(table.len()))?
-            }
-        };
         let route = Route {
             src_mac: local.mac,
-            dst_mac: mac.unwrap_or(MacAddr::ZERO),
+            dst_mac: config.dst_mac.unwrap_or(MacAddr::ZERO),
             vlan: config.vlan.or(local.vlan),
             ip: match (src, dst) {
                 (IpAddr::V4(src), IpAddr::V4(dst)) => IpRoute::V4 { src, dst, ident: 0 },
@@ -450,32 +457,52 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             local.name,
             if next_hop == dst { String::new() } else { format!(" by way of {next_hop}") }
         );
-        Ok(self.core.ahs.insert(Ah {
+        let key = self.core.ahs.insert(Ah {
             port: config.port,
             next_hop,
             follow_qp: config.src_port.is_none(),
             tracked: config.dst_mac.is_none(),
-            ready: mac.is_some(),
+            ready: config.dst_mac.is_some(),
+            used: false,
             route,
             template: Template::new(&route),
-        }))
+        });
+        if config.dst_mac.is_none() {
+            let table = &mut local.neighbours;
+            match table.acquire(next_hop, key, now) {
+                Ok(None) => {}
+                Ok(mac) => self.core.neighbour_changed(&[key], mac),
+                Err(TableFull) => {
+                    self.core.ahs.remove(key);
+                    return Err(AhError::TooManyNeighbours(table.len()));
+                }
+            }
+        }
+        Ok(key)
     }
 
     /// Whether an address handle is ready; `None` if there is no such handle.
     pub fn ah_state(&self, ah: AhKey) -> Option<AhState> {
         let ah = self.core.ahs.get(ah)?;
-        let asked = || self.ports.get(ah.port).map_or(0, |p| p.local.neighbours.asked(ah.next_hop));
-        Some(if ah.ready { AhState::Ready } else { AhState::Resolving { asked: asked() } })
+        if ah.ready {
+            return Some(AhState::Ready);
+        }
+        let known = self.ports.get(ah.port).and_then(|p| p.local.neighbours.get(ah.next_hop));
+        let asked = known.map_or(0, |n| n.asked);
+        Some(match known.map(|n| n.state) {
+            Some(neighbour::State::Failed) => AhState::Failed { asked },
+            _ => AhState::Resolving { asked },
+        })
     }
 
     /// Destroys an address handle; false if there is no such handle.
-    pub fn destroy_ah(&mut self, ah: AhKey) -> bool {
-        let Some(ah) = self.core.ahs.remove(ah) else { return false };
+    pub fn destroy_ah(&mut self, key: AhKey) -> bool {
+        let Some(ah) = self.core.ahs.remove(key) else { return false };
         self.core.touch();
         if ah.tracked
             && let Some(port) = self.ports.get_mut(ah.port)
         {
-            port.local.neighbours.release(ah.next_hop);
+            port.local.neighbours.release(ah.next_hop, key);
         }
         true
     }

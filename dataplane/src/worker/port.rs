@@ -4,14 +4,16 @@ use super::look::Schedule;
 use super::rx::Known;
 use super::{WorkerConfig, WorkerError};
 use crate::ah::AhError;
+use crate::announce::{Announcer, Say};
 use crate::capture::Capture;
 use crate::counters::Counters;
 use crate::group::Asked;
-use crate::io::{BURST, PacketBurst, PortIo, PortWatch, burst_of};
+use crate::io::{BURST, PacketBurst, PortIo, PortState, PortWatch, burst_of};
 use crate::neighbour::NeighbourTable;
 use crate::qp::{CqKey, QpKey};
 use crate::ring::Ring;
 use crate::route::{Gateway, NoWay, PortAddr, RouteTable};
+use roce_proto::time::Instant;
 use roce_proto::types::{Mtu, PKey};
 use roce_proto::wire::ethernet::{MacAddr, VlanStack, VlanTag};
 use roce_proto::wire::{ethernet, ud};
@@ -65,6 +67,11 @@ pub(crate) struct Local {
     pub neighbours: NeighbourTable,
     /// Whom the workers that share the port have asked for.
     pub asked: Option<Arc<Asked>>,
+    pub announcer: Announcer,
+    /// Which port of the worker it is.
+    pub index: usize,
+    /// The time of this round.
+    pub now: Instant,
     pub counters: Counters,
 }
 
@@ -72,6 +79,15 @@ impl Local {
     #[inline]
     pub fn is_local(&self, ip: IpAddr) -> bool {
         self.addrs.contains(&ip)
+    }
+
+    /// Whether no other worker of the port's said so just now.
+    pub fn is_first_to_say(&self, say: Say) -> bool {
+        let (Say::Probe(at) | Say::Announce(at)) = say;
+        match (&self.asked, self.addrs.get(at)) {
+            (Some(asked), Some(ip)) => asked.may_say(self.index, *ip, matches!(say, Say::Probe(_)), self.now),
+            _ => true,
+        }
     }
 
     /// Whether a frame with these tags is of the port's VLAN.
@@ -204,7 +220,7 @@ pub(crate) struct Port<I: PortIo, B> {
 }
 
 impl<I: PortIo, B> Port<I, B> {
-    pub fn new(io: I, config: PortConfig, worker: &WorkerConfig) -> Result<Self, WorkerError> {
+    pub fn new(index: usize, io: I, config: PortConfig, worker: &WorkerConfig) -> Result<Self, WorkerError> {
         let info = io.info().clone();
         let mtu = usize::from(info.mtu);
         let Some(largest) = Mtu::fitting(mtu, MAX_OVERHEAD) else {
@@ -236,6 +252,10 @@ impl<I: PortIo, B> Port<I, B> {
             ib_mtu: ib_mtu.bytes(),
             neighbours: NeighbourTable::new(worker.max_neighbours),
             asked: None,
+            neighbours: NeighbourTable::new(worker.max_neighbours, worker.seed),
+            announcer: Announcer::new(io.state() == PortState::Up),
+            index,
+            now: Instant::ZERO,
             counters: Counters::default(),
         };
         let watch = PortWatch::new(io.state());

@@ -130,7 +130,7 @@ fn handle<'a, B: Buffer>(
             }
             Err(reason) => Outcome::Drop(reason),
         },
-        Ok(other) => control::handle(&other, index, at, core),
+        Ok(other) => control::handle(&other, at, core),
         Err(reject) => Outcome::Drop(DropReason::Wire(reject.reason())),
     }
 }

@@ -164,6 +164,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         if !ah.ready {
             return Err(PostError::AddressUnresolved);
         }
+        ah.used = true;
         let port_index = qp.port;
         let port = self.ports.get_mut(port_index).ok_or(PostError::NoQp)?;
         if payload.len() > port.local.ib_mtu {

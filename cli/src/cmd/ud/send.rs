@@ -287,7 +287,7 @@ fn resolve<I: PortIo>(
         let busy = worker.poll(time.clock.now()).any();
         let asked = match worker.ah_state(ah) {
             Some(AhState::Ready) => return Ok(ah),
-            Some(AhState::Resolving { asked }) => asked,
+            Some(AhState::Resolving { asked } | AhState::Failed { asked }) => asked,
             None => return Err(Error::failed("the address handle is gone")),
         };
         if stop.requested() {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::io::memory::{MemoryBuf, MemoryBurst};
+use crate::neighbour::Claim;
 use crate::io::{PortInfo, PortIo, PortState, PortStats};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -148,8 +149,10 @@ fn neighbours_are_asked_again_when_the_link_is_back() {
     };
     bed.pass(1);
     assert_eq!(requests(&mut bed), 1);
-    bed.worker.ports[0].local.neighbours.learn(v4(9), first);
-    bed.worker.core.neighbour_resolved(0, v4(9), first);
+    let answer = |mac| Claim { ip: v4(9), mac, solicited: true, replaces: true };
+    let table = &mut bed.worker.ports[0].local.neighbours;
+    assert!(table.claim(&answer(first), at(1000)));
+    bed.worker.core.neighbour_changed(table.users(v4(9)), Some(first));
     bed.set(PortState::Down);
     bed.pass(1000);
     assert_eq!(requests(&mut bed), 0);
@@ -158,7 +161,8 @@ fn neighbours_are_asked_again_when_the_link_is_back() {
     assert_eq!(requests(&mut bed), 1);
     // Meanwhile what was known serves.
     assert_eq!(bed.worker.ah_state(ah), Some(AhState::Ready));
-    assert!(bed.worker.ports[0].local.neighbours.learn(v4(9), second));
+    let now = at(bed.ms * 1000);
+    assert!(bed.worker.ports[0].local.neighbours.claim(&answer(second), now));
     bed.pass(3000);
     assert_eq!(requests(&mut bed), 0);
 }

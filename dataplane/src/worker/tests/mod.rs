@@ -2,6 +2,7 @@
 
 mod consume;
 mod look;
+mod neighbours;
 mod network;
 mod observe;
 mod predict;

@@ -192,14 +192,14 @@ fn the_senders_short_way_follows_a_peer_that_moves() {
     let ah = net.ah(AhConfig::new(v4(2)));
     make_known(&mut net, ah);
     let wr = SendWr { signaled: false, ..net.wr(ah) };
-    let destination = |net: &mut Net| {
+    let destination = |net: &mut Net, us| {
         net.a.post_send(net.qp[0], &wr, b"payload").unwrap();
-        net.a.poll(at(5000));
+        net.a.poll(at(us));
         let frame = net.b.io_mut(0).unwrap().take().unwrap();
         let Ok(Frame::Roce(packet)) = frame::parse(&frame) else { panic!() };
         packet.link.dst()
     };
-    let before = destination(&mut net);
+    let before = destination(&mut net, 5_000);
     let moved = MacAddr([2, 9, 9, 9, 9, 9]);
     assert_ne!(before, moved);
     // What the peer says from its new place.
@@ -214,9 +214,10 @@ fn the_senders_short_way_follows_a_peer_that_moves() {
     let request = roce_proto::wire::arp::Packet::request(moved, b, a);
     let n = roce_proto::wire::control::arp(&link, &request, &mut bytes).unwrap();
     assert!(net.b.io_mut(0).unwrap().inject(&bytes[..n]));
-    net.a.poll(at(5001));
+    // Later than the second in which no other address is taken.
+    net.a.poll(at(1_200_000));
     assert!(net.b.io_mut(0).unwrap().take().is_some(), "the answer");
-    assert_eq!(destination(&mut net), moved);
+    assert_eq!(destination(&mut net, 1_200_001), moved);
 }
 
 #[test]
