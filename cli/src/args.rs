@@ -75,6 +75,22 @@ impl FromStr for PortSpec {
 }
 
 impl PortSpec {
+    /// The interface of the kernel that the port is, or makes.
+    pub fn kernel_interface(&self) -> Option<&str> {
+        let PortSpec::Vdev(device) = self else { return None };
+        let (driver, args) = device.split_once(',').unwrap_or((device, ""));
+        let is = |name: &str| {
+            VDEV_PREFIXES.iter().any(|p| driver.strip_prefix(p).is_some_and(|rest| rest.starts_with(name)))
+        };
+        let named = args.split(',').find_map(|arg| arg.strip_prefix("iface="));
+        match named {
+            Some(name) if ["af_packet", "af_xdp", "tap"].iter().any(|d| is(d)) => Some(name),
+            // DPDK's own name for the first one.
+            None if is("tap") => Some("dtap0"),
+            _ => None,
+        }
+    }
+
     /// What to find the port by once DPDK runs: the device's name without its arguments, the PCI address, or as written.
     pub fn selector(&self) -> &str {
         match self {
@@ -238,6 +254,17 @@ impl Serialize for NeighbourArg {
     }
 }
 
+/// Who knows the MAC addresses of neighbours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NeighbourFrom {
+    /// The neighbours themselves, by ARP and neighbour discovery
+    #[default]
+    Wire,
+    /// The kernel, for a port that is one of its interfaces; it needs an address there, and CAP_NET_ADMIN to be asked
+    Kernel,
+}
+
 /// The words of `--eal`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
@@ -298,6 +325,10 @@ pub struct EndpointArgs {
     /// A neighbour that is not asked for by ARP or neighbour discovery; may be given several times
     #[arg(long, value_name = "IP=MAC")]
     pub neighbour: Vec<NeighbourArg>,
+
+    /// Where the MAC addresses of the other neighbours come from
+    #[arg(long, value_enum, default_value_t = NeighbourFrom::Wire, value_name = "WHERE")]
+    pub neighbour_from: NeighbourFrom,
 
     /// Cores to run on, such as 0,2-3: each thread that polls takes one, in this order
     #[arg(long, value_name = "LIST")]
@@ -367,6 +398,17 @@ mod tests {
         assert_eq!(memif, PortSpec::Vdev("net_memif0,role=client,id=0,socket=/run/x.sock".into()));
         assert_eq!(memif.selector(), "net_memif0");
         assert_eq!(port("eth_af_packet0,iface=veth0").selector(), "eth_af_packet0");
+        for (spec, interface) in [
+            ("eth_af_packet0,qpairs=1,iface=veth0", Some("veth0")),
+            ("net_af_xdp1,iface=e1,start_queue=0", Some("e1")),
+            ("net_tap0,iface=tap7", Some("tap7")),
+            ("net_tap0", Some("dtap0")),
+            ("net_memif0,iface=x", None),
+            ("net_af_packet0", None),
+            ("0000:01:00.0", None),
+        ] {
+            assert_eq!(port(spec).kernel_interface(), interface, "{spec}");
+        }
         for pci in ["0000:01:00.0", "01:00.0", "0000:01:00.0,dv_flow_en=1", "10000:01:00.1"] {
             assert!(matches!(port(pci), PortSpec::Pci(_)), "{pci}");
         }

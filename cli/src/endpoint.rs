@@ -1,7 +1,8 @@
 //! From the port arguments to an open port, and to a worker over it.
 
-use crate::args::{EndpointArgs, NeighbourArg, PortSpec};
+use crate::args::{EndpointArgs, NeighbourArg, NeighbourFrom, PortSpec};
 use crate::error::Error;
+use crate::kernel::KernelTable;
 use crate::observe::{Observation, Prepared, telemetry};
 use crate::signal::Stop;
 use dataplane::buffer::Buffer;
@@ -85,6 +86,8 @@ pub struct Endpoint {
     /// The file of `--pcap`.
     pub capture: Option<Capture>,
     neighbours: Vec<NeighbourArg>,
+    /// The interface whose table in the kernel has the others.
+    kernel_table: Option<String>,
     idle: IdlePolicy,
     cores: Vec<usize>,
     prepared: Prepared,
@@ -96,12 +99,14 @@ pub struct Environment {
     pub eal: Eal,
     capture: Option<Capture>,
     observation: Observation,
+    kernel: Option<KernelTable>,
 }
 
 impl Environment {
     /// Completes the capture. The worker, its port and their buffers must be gone. DPDK itself is left to the end of the
     /// process, which takes everything back: its own cleanup unmaps memory that its interrupt thread may still use.
     pub fn close(self) {
+        drop(self.kernel);
         drop(self.observation);
         drop(self.capture);
     }
@@ -120,6 +125,7 @@ impl Endpoint {
         let addrs = addresses(args, config.role)?;
         let gateways = args.gateways();
         route::check(&addrs, &gateways).map_err(Error::usage)?;
+        let kernel_table = kernel_table(args)?;
         check_cores(args.cores.as_ref().map_or(&[], |cores| &cores.0))?;
         let plan = Plan::of(args, config.role).with_queues(config.queues.unwrap_or(config.workers));
         // Before anything is started: a file that cannot be written, or an address that is taken, should not cost a wait for the
@@ -164,6 +170,7 @@ impl Endpoint {
             },
             capture,
             neighbours: args.neighbour.clone(),
+            kernel_table,
             idle: args.idle.policy(),
             cores: args.cores.clone().unwrap_or_default().0,
             prepared,
@@ -204,9 +211,15 @@ impl Endpoint {
         for NeighbourArg { ip, mac } in self.neighbours {
             worker.add_neighbour(0, ip, mac).map_err(Error::usage)?;
         }
+        let mut kernel = None;
+        if let Some(interface) = &self.kernel_table {
+            let (table, feed) = KernelTable::start(interface)?;
+            worker.set_neighbour_feed(0, feed);
+            kernel = Some(table);
+        }
         worker.set_capture(self.capture.clone());
         let observation = self.prepared.start(std::slice::from_mut(&mut worker))?;
-        Ok((worker, Environment { eal: self.eal, capture: self.capture, observation }))
+        Ok((worker, Environment { eal: self.eal, capture: self.capture, observation, kernel }))
     }
 }
 
@@ -382,6 +395,19 @@ fn check_cores(asked: &[usize]) -> Result<(), Error> {
         None => Ok(()),
         Some(core) => Err(Error::usage(format_args!("there is no core {core} for this process"))
             .hint(format_args!("--cores takes some of {allowed:?}"))),
+    }
+}
+
+/// The interface whose neighbours the kernel is to tell, if it is asked at all.
+fn kernel_table(args: &EndpointArgs) -> Result<Option<String>, Error> {
+    if args.neighbour_from == NeighbourFrom::Wire {
+        return Ok(None);
+    }
+    match args.port.as_ref().and_then(PortSpec::kernel_interface) {
+        Some(interface) => Ok(Some(interface.to_owned())),
+        None => Err(Error::usage("the kernel knows no neighbours of this port: it is not one of its interfaces").hint(
+            "--neighbour-from kernel goes with net_af_packet, net_af_xdp and net_tap; leave it out to ask the wire",
+        )),
     }
 }
 

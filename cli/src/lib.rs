@@ -19,6 +19,8 @@ pub mod config;
 pub mod endpoint;
 pub mod error;
 pub mod host;
+#[cfg(feature = "dpdk")]
+mod kernel;
 pub mod logging;
 pub mod observe;
 pub mod rendezvous;

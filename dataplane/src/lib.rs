@@ -18,6 +18,7 @@ pub mod capture;
 pub mod clock;
 pub mod counters;
 pub mod cq;
+pub mod feed;
 pub mod group;
 pub mod idle;
 pub mod io;

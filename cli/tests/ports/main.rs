@@ -4,6 +4,7 @@
 mod af_packet;
 mod af_xdp;
 mod memif;
+mod neighbours;
 mod ring_pcap;
 mod run;
 mod tap;

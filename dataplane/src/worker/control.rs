@@ -8,6 +8,7 @@ use crate::announce::Say;
 use crate::buffer::Buffer;
 use crate::capture::Capture;
 use crate::counters::{DropReason, LocalDrop};
+use crate::feed::Feed;
 use crate::io::{PacketBuf, PacketBurst, PortIo};
 use crate::neighbour::{Claim, Due};
 use roce_proto::time::Instant;
@@ -257,7 +258,11 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     #[inline]
     pub(super) fn neighbour_timers(&mut self, index: usize, now: Instant) {
         let Some(port) = self.ports.get_mut(index) else { return };
-        if now >= port.local.neighbours.next_due() || now >= port.local.announcer.next_due() {
+        let local = &port.local;
+        if now >= local.neighbours.next_due()
+            || now >= local.announcer.next_due()
+            || local.feed.as_ref().is_some_and(Feed::has_news)
+        {
             port.on_timers(&mut self.core, now);
         }
     }
@@ -280,6 +285,11 @@ impl<I: PortIo, B: Buffer> Port<I, B> {
             }
             self.local.announcer.said(now, addrs);
         }
+        while let Some((ip, mac)) = self.local.feed.as_ref().and_then(Feed::news) {
+            if self.local.neighbours.feed(ip, mac, now) {
+                core.neighbour_changed(self.local.neighbours.users(ip), mac);
+            }
+        }
         while !self.tx.is_full() {
             let used = |ah| core.ahs.get_mut(ah).is_some_and(|ah| std::mem::take(&mut ah.used));
             let Some(due) = self.local.neighbours.next(now, used) else { return };
@@ -292,6 +302,12 @@ impl<I: PortIo, B: Buffer> Port<I, B> {
                     continue;
                 }
             };
+            if let Some(feed) = &self.local.feed {
+                if !feed.want(ip) {
+                    return self.local.neighbours.not_sent(ip, now);
+                }
+                continue;
+            }
             // The answer to another worker's question comes here too.
             if let Some(asked) = &self.local.asked
                 && !asked.may_ask(self.local.index, ip, now)

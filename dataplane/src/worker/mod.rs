@@ -25,6 +25,7 @@ use crate::buffer::Buffer;
 use crate::capture::Capture;
 use crate::counters::Counters;
 use crate::cq::{Completion, Cq};
+use crate::feed::Feed;
 use crate::group::{Asked, QpnRange};
 use crate::io::{PortInfo, PortIo, PortStats, PortWatch};
 use crate::neighbour::{self, Neighbour, TableFull};
@@ -325,6 +326,15 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         table.set_static(ip, mac).map_err(|TableFull| AhError::TooManyNeighbours(table.len()))?;
         self.core.neighbour_changed(table.users(ip), Some(mac));
         Ok(())
+    }
+
+    /// Neighbours of port `index` come from `feed` from now on, not from the wire; false if there is no such port. What packets
+    /// claim of them is ignored then. To be called before address handles are made.
+    pub fn set_neighbour_feed(&mut self, index: usize, feed: Feed) -> bool {
+        let Some(port) = self.ports.get_mut(index) else { return false };
+        port.local.neighbours.set_fed();
+        port.local.feed = Some(feed);
+        true
     }
 
     /// The neighbours of port `index`, in no order.

@@ -7,6 +7,7 @@ use crate::ah::AhError;
 use crate::announce::{Announcer, Say};
 use crate::capture::Capture;
 use crate::counters::Counters;
+use crate::feed::Feed;
 use crate::group::Asked;
 use crate::io::{BURST, PacketBurst, PortIo, PortState, PortWatch, burst_of};
 use crate::neighbour::NeighbourTable;
@@ -70,6 +71,8 @@ pub(crate) struct Local {
     pub announcer: Announcer,
     /// Which port of the worker it is.
     pub index: usize,
+    /// Where neighbours come from instead of the wire.
+    pub feed: Option<Feed>,
     /// The time of this round.
     pub now: Instant,
     pub counters: Counters,
@@ -250,11 +253,11 @@ impl<I: PortIo, B> Port<I, B> {
             vlan: config.vlan,
             pkeys: config.pkeys,
             ib_mtu: ib_mtu.bytes(),
-            neighbours: NeighbourTable::new(worker.max_neighbours),
             asked: None,
             neighbours: NeighbourTable::new(worker.max_neighbours, worker.seed),
             announcer: Announcer::new(io.state() == PortState::Up),
             index,
+            feed: None,
             now: Instant::ZERO,
             counters: Counters::default(),
         };

@@ -10,7 +10,7 @@ pub mod server;
 mod table;
 
 use super::measure::{Job, MeasureArgs, Progress, WorkerKind, ib_mtu, open_config, seed, with_bench};
-use crate::args::{CoresArg, EalArg, EndpointArgs, Idle, OutputArgs, PortSpec};
+use crate::args::{CoresArg, EalArg, EndpointArgs, Idle, NeighbourFrom, OutputArgs, PortSpec};
 use crate::endpoint::{CLIENT_IP, SERVER_IP};
 use crate::error::{Error, Exit};
 use crate::rendezvous::message::{TestKind, TestSpec};
@@ -127,6 +127,7 @@ impl DemoArgs {
                 mtu: None,
                 pkey: PKey::DEFAULT,
                 neighbour: Vec::new(),
+                neighbour_from: NeighbourFrom::Wire,
                 cores: cores.client(),
                 idle: self.idle,
                 eal,
