@@ -99,7 +99,8 @@ pub struct Environment {
     pub eal: Eal,
     capture: Option<Capture>,
     observation: Observation,
-    kernel: Option<KernelTable>,
+    /// One for each worker, where neighbours come from the kernel.
+    kernel: Vec<KernelTable>,
 }
 
 impl Environment {
@@ -211,11 +212,11 @@ impl Endpoint {
         for NeighbourArg { ip, mac } in self.neighbours {
             worker.add_neighbour(0, ip, mac).map_err(Error::usage)?;
         }
-        let mut kernel = None;
+        let mut kernel = Vec::new();
         if let Some(interface) = &self.kernel_table {
             let (table, feed) = KernelTable::start(interface)?;
             worker.set_neighbour_feed(0, feed);
-            kernel = Some(table);
+            kernel.push(table);
         }
         worker.set_capture(self.capture.clone());
         let observation = self.prepared.start(std::slice::from_mut(&mut worker))?;
@@ -244,16 +245,22 @@ impl Endpoint {
         let rss = self.ports.first().map(|port| port.port().rss()).unwrap_or_default();
         let (group, members) = Group::new(self.ports, usize::from(workers)).map_err(Error::usage)?;
         let mut crew = Vec::with_capacity(members.len());
+        let mut kernel = Vec::new();
         for member in members {
             let mut worker = group.worker(member, self.config.clone(), config).map_err(Error::usage)?;
             for &NeighbourArg { ip, mac } in &self.neighbours {
                 worker.add_neighbour(0, ip, mac).map_err(Error::usage)?;
             }
+            if let Some(interface) = &self.kernel_table {
+                let (table, feed) = KernelTable::start(interface)?;
+                worker.set_neighbour_feed(0, feed);
+                kernel.push(table);
+            }
             worker.set_capture(self.capture.clone());
             crew.push(worker);
         }
         let observation = self.prepared.start(&mut crew)?;
-        let environment = Environment { eal: self.eal, capture: self.capture, observation };
+        let environment = Environment { eal: self.eal, capture: self.capture, observation, kernel };
         Ok(Crew { group, workers: crew, rss, environment })
     }
 }

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::io::memory::{MemoryBuf, MemoryBurst};
-use crate::neighbour::Claim;
 use crate::io::{PortInfo, PortIo, PortState, PortStats};
+use crate::neighbour::Claim;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
