@@ -145,10 +145,12 @@ fn three_workers_on_one_queue_get_each_message_by_steering() {
 
 #[test]
 fn the_text_has_a_row_for_each_worker_and_no_warning_of_an_even_spread() {
-    let (server, client) = pair("--workers 2", "--workers 2 -n 6000 -s 64");
+    let (server, client) = pair("--workers 2", "--workers 2 -n 6000 -s 64 -b --rate 30kpps");
     for (text, errors) in [client.ok(), server.ok()] {
-        let rows: Vec<&str> = text.lines().filter(|l| l.contains(" 50 %")).collect();
-        assert_eq!(rows.len(), 2, "{text}");
+        let share = |line: &str| line.split(" %").next()?.split_whitespace().last()?.parse::<u32>().ok();
+        let shares: Vec<u32> = text.lines().filter(|l| l.contains(" %")).filter_map(share).collect();
+        // Half of the messages each, and a few words between the sides.
+        assert!(shares.len() == 2 && shares.iter().all(|s| (40..=60).contains(s)), "{text}");
         assert!(text.contains("handed over") && text.contains("dropped between"), "{text}");
         assert!(!errors.contains("of what the port receives"), "both queues have half: {errors}");
     }
