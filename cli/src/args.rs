@@ -326,7 +326,8 @@ pub struct EndpointArgs {
     #[arg(long, value_name = "IP=MAC")]
     pub neighbour: Vec<NeighbourArg>,
 
-    /// Where the MAC addresses of the other neighbours come from
+    /// Where the MAC addresses of the other neighbours come from. Opening a net_af_packet port empties the kernel's table of the
+    /// interface, permanent entries included (DPDK sets its MAC address anew): give those by --neighbour
     #[arg(long, value_enum, default_value_t = NeighbourFrom::Wire, value_name = "WHERE")]
     pub neighbour_from: NeighbourFrom,
 

@@ -26,6 +26,9 @@ const NEIGHBOUR_GROUP: u32 = 3;
 /// How often the thread looks for questions and news.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// Rounds of reading the table before it is read anew.
+const READ_LIMIT: u32 = 100;
+
 /// Addresses that are kept in mind at the most; four times as many as a worker's table has by default.
 const MAX_WATCHED: usize = 65_536;
 
@@ -54,7 +57,7 @@ impl KernelTable {
         let (feed, feeder) = dataplane::feed::pair();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let mut watch = Watch { socket, index, feeder, watched: HashMap::new(), may_ask: true };
+        let mut watch = Watch::new(socket, index, feeder);
         let thread = std::thread::Builder::new().name("neighbours".to_owned()).spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 watch.round();
@@ -87,28 +90,54 @@ struct Watch {
     index: u32,
     feeder: Feeder,
     watched: HashMap<IpAddr, Known>,
+    /// To be resolved unless the table, read just before, has them: the request changes what stands there, even permanent
+    /// entries.
+    unknown: Vec<IpAddr>,
+    /// The table is being read: rounds until that is given up, if its end was lost.
+    reading: u32,
     may_ask: bool,
 }
 
 impl Watch {
+    fn new(socket: Socket, index: u32, feeder: Feeder) -> Watch {
+        let (watched, unknown) = (HashMap::new(), Vec::new());
+        Watch { socket, index, feeder, watched, unknown, reading: 0, may_ask: true }
+    }
+
     fn round(&mut self) {
-        let mut asked = false;
-        while let Some(ip) = self.feeder.wanted() {
-            asked = true;
+        self.reading = self.reading.saturating_sub(1);
+        while self.reading == 0
+            && let Some(ip) = self.feeder.wanted()
+        {
             if self.watched.len() >= MAX_WATCHED {
                 self.watched.clear();
             }
             // The worker asks because it has none, or has forgotten.
             let known = self.watched.entry(ip).or_default();
             known.news = known.mac.is_some();
-            self.send(&resolve(ip, self.index), NLM_F_CREATE);
+            self.unknown.push(ip);
         }
-        if asked {
-            self.send(&RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()), NLM_F_DUMP);
+        if !self.unknown.is_empty() && self.reading == 0 {
+            self.read_table();
         }
         self.listen();
         for (ip, known) in self.watched.iter_mut().filter(|(_, known)| known.news) {
             known.news = !self.feeder.tell(*ip, known.mac);
+        }
+    }
+
+    fn read_table(&mut self) {
+        self.reading = READ_LIMIT;
+        self.send(&RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()), NLM_F_DUMP);
+    }
+
+    /// The table was read to its end: what it has not got is resolved.
+    fn read(&mut self) {
+        self.reading = 0;
+        for ip in std::mem::take(&mut self.unknown) {
+            if self.watched.get(&ip).is_none_or(|known| known.mac.is_none()) {
+                self.send(&resolve(ip, self.index), NLM_F_CREATE);
+            }
         }
     }
 
@@ -134,8 +163,7 @@ impl Watch {
                 Err(e) => {
                     // News were lost (ENOBUFS): the table as it is now tells them again.
                     tracing::debug!("netlink: {e}");
-                    return self
-                        .send(&RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()), NLM_F_DUMP);
+                    return self.read_table();
                 }
             };
             for message in messages(&bytes) {
@@ -155,26 +183,42 @@ impl Watch {
                     e.to_io()
                 );
             }
+            NetlinkPayload::Done(_) => return self.read(),
             _ => return,
         };
-        let Some((ip, mac)) = entry(&neighbour, self.index, gone) else { return };
+        let Some((ip, mac)) = entry(&neighbour, self.index) else { return };
+        if gone {
+            // Cleared away because the kernel itself did not use it, most often: it is resolved again, and the worker hears of it
+            // if that fails or brings another address.
+            if let Some(known) = self.watched.get_mut(&ip)
+                && !self.unknown.contains(&ip)
+            {
+                known.mac = None;
+                self.unknown.push(ip);
+            }
+            return;
+        }
+        let failed = neighbour.header.state == NeighbourState::Failed;
         if let Some(known) = self.watched.get_mut(&ip)
-            && known.mac != mac
+            && (known.mac != mac || failed)
         {
-            *known = Known { mac, news: true };
+            *known = Known { mac, news: mac.is_some() || failed };
         }
     }
 }
 
-/// The messages of a datagram, as far as they are well formed.
+/// The messages of a datagram. One that cannot be understood is passed over.
 fn messages(mut bytes: &[u8]) -> Vec<NetlinkMessage<RouteNetlinkMessage>> {
     let mut all = Vec::new();
-    while let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes) {
-        // Each begins at a multiple of four bytes (NLMSG_ALIGN).
-        let len = (message.header.length as usize).next_multiple_of(4);
-        all.push(message);
+    // Each begins with its length and at a multiple of four bytes (NLMSG_ALIGN).
+    while let Some(length) = bytes.first_chunk() {
+        let len = (u32::from_ne_bytes(*length) as usize).next_multiple_of(4);
+        match NetlinkMessage::<RouteNetlinkMessage>::deserialize(bytes) {
+            Ok(message) => all.push(message),
+            Err(e) => tracing::debug!("netlink: {e}"),
+        }
         match bytes.get(len..) {
-            Some(rest) if len > 0 && !rest.is_empty() => bytes = rest,
+            Some(rest) if len > 0 => bytes = rest,
             _ => break,
         }
     }
@@ -197,7 +241,7 @@ fn resolve(ip: IpAddr, index: u32) -> RouteNetlinkMessage {
 }
 
 /// What an entry of the interface `index` says: an address, and the MAC address that may be used for it.
-fn entry(message: &NeighbourMessage, index: u32, gone: bool) -> Option<(IpAddr, Option<MacAddr>)> {
+fn entry(message: &NeighbourMessage, index: u32) -> Option<(IpAddr, Option<MacAddr>)> {
     if message.header.ifindex != index {
         return None;
     }
@@ -206,15 +250,14 @@ fn entry(message: &NeighbourMessage, index: u32, gone: bool) -> Option<(IpAddr, 
         NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => Some(IpAddr::V6(*ip)),
         _ => None,
     })?;
-    let usable = !gone
-        && matches!(
-            message.header.state,
-            NeighbourState::Reachable
-                | NeighbourState::Stale
-                | NeighbourState::Delay
-                | NeighbourState::Probe
-                | NeighbourState::Permanent
-        );
+    let usable = matches!(
+        message.header.state,
+        NeighbourState::Reachable
+            | NeighbourState::Stale
+            | NeighbourState::Delay
+            | NeighbourState::Probe
+            | NeighbourState::Permanent
+    );
     let mac = message.attributes.iter().find_map(|a| match a {
         NeighbourAttribute::LinkLayerAddress(mac) => <[u8; 6]>::try_from(mac.as_slice()).ok().map(MacAddr),
         _ => None,
@@ -239,15 +282,14 @@ mod tests {
     fn entries_count_as_far_as_they_may_be_used() {
         let ip = "192.0.2.7".parse().unwrap();
         let mac = [2, 0, 0, 0, 0, 9];
-        let known = |state, mac: &[u8], index, gone| entry(&message(state, mac), index, gone);
+        let known = |state, mac: &[u8], index| entry(&message(state, mac), index);
         for state in [NeighbourState::Reachable, NeighbourState::Stale, NeighbourState::Permanent] {
-            assert_eq!(known(state, &mac, 5, false), Some((ip, Some(MacAddr(mac)))));
-            assert_eq!(known(state, &mac, 5, true), Some((ip, None)));
-            assert_eq!(known(state, &mac, 6, false), None, "another interface");
-            assert_eq!(known(state, &mac[..5], 5, false), Some((ip, None)));
+            assert_eq!(known(state, &mac, 5), Some((ip, Some(MacAddr(mac)))));
+            assert_eq!(known(state, &mac, 6), None, "another interface");
+            assert_eq!(known(state, &mac[..5], 5), Some((ip, None)));
         }
-        assert_eq!(known(NeighbourState::Failed, &mac, 5, false), Some((ip, None)));
-        assert_eq!(known(NeighbourState::Incomplete, &mac, 5, false), Some((ip, None)));
+        assert_eq!(known(NeighbourState::Failed, &mac, 5), Some((ip, None)));
+        assert_eq!(known(NeighbourState::Incomplete, &mac, 5), Some((ip, None)));
     }
 
     #[test]

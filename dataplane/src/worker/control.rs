@@ -156,6 +156,10 @@ fn on_arp<'a, B: Buffer>(
     if at.is_local(sender) {
         return on_own_address(sender, mac, at);
     }
+    if mac == at.mac && sender.is_unspecified() {
+        // Our own probe, come back: no question of another's.
+        return ignored(at);
+    }
     let solicited = packet.operation == arp::Operation::Reply && link.dst() == at.mac;
     learn(&Claim { ip: sender, mac, solicited, replaces: true }, at, core);
     if packet.operation != arp::Operation::Request || !at.is_local(IpAddr::V4(packet.target_ip)) {
@@ -200,6 +204,9 @@ fn on_icmp6<'a, B: Buffer>(message: &Icmp6<'a>, at: &mut Local, core: &mut Core<
         }
         icmpv6::Message::Solicitation(asked) => {
             let src = IpAddr::V6(message.src);
+            if src.is_unspecified() && to == at.mac {
+                return ignored(at);
+            }
             if at.is_local(src) {
                 return on_own_address(src, asked.source_mac.unwrap_or(to), at);
             }

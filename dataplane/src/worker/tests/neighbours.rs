@@ -168,6 +168,20 @@ fn each_address_is_asked_for_and_announced_when_the_link_comes_up() {
 }
 
 #[test]
+fn what_a_loop_gives_back_of_our_own_is_ignored() {
+    let (mut w, mut peer, _) = one();
+    w.poll(ms(0));
+    let frames = sent(&mut peer);
+    assert_eq!(frames.len(), 5, "a request, and a probe and an announcement of each address");
+    for frame in &frames {
+        hear(&mut w, &mut peer, frame, ms(1));
+    }
+    assert_eq!(sent(&mut peer), Vec::<Vec<u8>>::new());
+    let counters = w.counters(0).unwrap();
+    assert_eq!((counters.rx_packets, counters.ignored, counters.dropped_total()), (5, 5, 0));
+}
+
+#[test]
 fn another_station_with_our_address_is_counted_and_told_about() {
     let (mut w, mut peer, _) = one();
     let own_mac = w.port_info(0).unwrap().mac;
