@@ -99,15 +99,21 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Measures and reports.
 pub fn measure(options: &Options, wanted: &[Figure]) -> Result<ExitCode, Box<dyn Error>> {
     let stop = Stop::on_signals()?;
-    let setup = setup(options, wanted)?;
+    let wanted = possible(wanted)?;
+    let setup = setup(options, &wanted)?;
     let to_stdout = matches!(options.json, Some(None));
     let mut outcomes = Vec::new();
     let mut ended = Ok(());
-    'figures: for &figure in wanted {
-        for setup in &places(figure, &setup)? {
-            // What fits one frame of the ports.
-            let sizes = options.sizes.iter().copied();
-            for size in sizes.filter(|size| frame_len(*size) <= usize::from(setup.mtu)) {
+    'figures: for &figure in &wanted {
+        for setup in &places(figure, &setup) {
+            for &size in &options.sizes {
+                if figure == Figure::Ports && frame_len(size) > usize::from(setup.mtu) {
+                    eprintln!(
+                        "{size} B do not fit the MTU of {} of the ports with the kernel at their other end",
+                        setup.mtu
+                    );
+                    continue;
+                }
                 match one(figure, size, options, setup, &stop) {
                     Ok(outcome) => {
                         if !to_stdout {
@@ -136,25 +142,40 @@ pub fn measure(options: &Options, wanted: &[Figure]) -> Result<ExitCode, Box<dyn
     Ok(if options.check && !passed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// Those figures that can be measured here. Where one of several cannot, standard error says why.
+///
+/// # Errors
+/// It is the only one.
+fn possible(wanted: &[Figure]) -> Result<Vec<Figure>, Box<dyn Error>> {
+    let obstacle = if !rustix::process::geteuid().is_root() {
+        "the figures of ports need root, for network namespaces"
+    } else if !testpmd::installed() {
+        "the figures of ports need dpdk-testpmd to compare with (Debian's package: dpdk-dev)"
+    } else {
+        return Ok(wanted.to_vec());
+    };
+    if wanted == [Figure::Ports] {
+        return Err(obstacle.into());
+    }
+    if wanted.contains(&Figure::Ports) {
+        eprintln!("{obstacle}, so they are not measured");
+    }
+    Ok(wanted.iter().copied().filter(|figure| *figure != Figure::Ports).collect())
+}
+
 /// The setups in which a figure is measured.
-fn places(figure: Figure, setup: &Setup) -> Result<Vec<Setup>, Box<dyn Error>> {
+fn places(figure: Figure, setup: &Setup) -> Vec<Setup> {
     if figure != Figure::Ports {
-        return Ok(vec![setup.clone()]);
-    }
-    if !rustix::process::geteuid().is_root() {
-        return Err(
-            "the figures of ports need root, for network namespaces: run it as root, or name the others"
-                .into(),
-        );
-    }
-    if !testpmd::installed() {
-        return Err(
-            "the figures of ports need dpdk-testpmd to compare with (Debian's package: dpdk-dev)".into()
-        );
+        return vec![setup.clone()];
     }
     let mtu = setup.mtu.min(PORTS_MTU);
-    let at = |driver| Setup { place: Place::network(driver, mtu), mtu, ..setup.clone() };
-    Ok(Driver::ALL.map(at).into())
+    Driver::ALL.map(|driver| Setup { place: Place::network(driver, mtu), mtu, ..setup.clone() }).into()
+}
+
+/// A contest of messages per second; `what` is measured at `size` bytes of payload.
+fn throughput(figure: &'static str, what: &str, size: usize) -> Event {
+    let title = format!("raw UD throughput{what}, {size} B payload");
+    Event { figure, title, size, unit: "msg/s", better: Better::Higher }
 }
 
 fn setup(options: &Options, wanted: &[Figure]) -> Result<Setup, Box<dyn Error>> {
@@ -233,23 +254,11 @@ fn one(
             hold(event, contestants, rounds, stop, &mut say)
         }
         Figure::Ud => {
-            let event = Event {
-                figure: "ud",
-                title: format!("raw UD throughput, {size} B payload"),
-                size,
-                unit: "msg/s",
-                better: Better::Higher,
-            };
+            let event = throughput("ud", "", size);
             hold(event, stream_contestants(setup, size, stop), rounds, stop, &mut say)
         }
         Figure::Workers => {
-            let event = Event {
-                figure: "workers",
-                title: format!("raw UD throughput of two workers on two queues, {size} B payload"),
-                size,
-                unit: "msg/s",
-                better: Better::Higher,
-            };
+            let event = throughput("workers", " of two workers on two queues", size);
             let contestant = |name, worker| Contestant {
                 name,
                 wanted: None,
@@ -263,14 +272,7 @@ fn one(
             let Place::Network(network) = &setup.place else {
                 return Err(Failure::Said("a port with the kernel at its other end needs a network".into()));
             };
-            let driver = network.driver().name();
-            let event = Event {
-                figure: "ports",
-                title: format!("raw UD throughput over {driver}, {size} B payload"),
-                size,
-                unit: "msg/s",
-                better: Better::Higher,
-            };
+            let event = throughput("ports", &format!(" over {}", network.driver().name()), size);
             let contestants = vec![
                 Contestant {
                     name: "testpmd txonly → rxonly",

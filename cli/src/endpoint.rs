@@ -453,13 +453,13 @@ impl Plan {
             PortSpec::Vdev(device) => {
                 // Frames must fit one buffer of the shared memory, whose size both sides must agree on: it follows from
                 // the MTU unless the user takes it into his own hands.
-                let is_memif = device.starts_with("net_memif");
+                let is_memif = dpdk::driver_of(device) == "net_memif";
                 if is_memif && plan.mtu.is_none() && !device.contains(",bsize=") {
                     plan.mtu = Some(MEMIF_MTU);
                 }
                 // The rings that net_af_packet shares with the kernel must hold what its interface lets pass, as far as
                 // anything here is that long.
-                if device.starts_with("net_af_packet") || device.starts_with("eth_af_packet") {
+                if matches!(dpdk::driver_of(device), "net_af_packet" | "eth_af_packet") {
                     let kernel = dpdk::Interface::of_device(device).and_then(|interface| interface.mtu());
                     plan.mtu =
                         plan.mtu.or(kernel.map(|mtu| u16::try_from(mtu).unwrap_or(u16::MAX).min(MEMIF_MTU)));

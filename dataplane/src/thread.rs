@@ -6,13 +6,13 @@
 
 use crate::buffer::Buffer;
 use crate::clock::{Clock, RoundClock};
-use crate::cq::{Completion, Family, WcOpcode, WcStatus};
+use crate::cq::{Completion, WcOpcode, WcStatus};
 use crate::idle::{Idle, IdlePolicy, PinError, pin_current_thread};
 use crate::io::PortIo;
 use crate::link::{Receiver, Sender, link};
 use crate::parcel::{self, Label, Parcel};
 use crate::qp::{CqKey, PostError, QpKey, RecvWr, SendWr};
-use crate::worker::Worker;
+use crate::worker::{Worker, flushed as flush};
 use crossbeam_queue::ArrayQueue;
 use roce_proto::time::Instant;
 use roce_proto::types::Qpn;
@@ -298,22 +298,6 @@ impl<I: PortIo + 'static, B: Buffer> Drop for Endpoint<I, B> {
 /// How long a stop waits for a port that takes nothing.
 const STUCK: Duration = Duration::from_millis(20);
 
-/// The completion of a request that was not carried out.
-fn not_done<B>(qpn: Qpn, opcode: WcOpcode, status: WcStatus, wr_id: u64, buf: Option<B>) -> Completion<B> {
-    Completion {
-        wr_id,
-        qpn,
-        opcode,
-        status,
-        byte_len: 0,
-        src_qpn: qpn,
-        imm: None,
-        family: Family::V4,
-        solicited: false,
-        buf,
-    }
-}
-
 /// Whether a refused send can succeed later without anybody's doing. An address that is not resolved may never be.
 fn waits(error: PostError) -> bool {
     error.is_back_pressure() && error != PostError::AddressUnresolved
@@ -404,23 +388,17 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
         let worker = &self.worker;
         let qpn = |qp| worker.qpn(qp).unwrap_or(Qpn::SMI);
         while let Some((qp, wr)) = self.held_recv.take().or_else(|| self.recvs.pop()) {
-            flushed.push(not_done(
-                qpn(qp),
-                WcOpcode::Recv,
-                WcStatus::WorkRequestFlushed,
-                wr.wr_id,
-                Some(wr.buf),
-            ));
+            flushed.push(flush(qpn(qp), WcOpcode::Recv, wr.wr_id, Some(wr.buf)));
         }
         while let Some(one) = self.held_send.take().or_else(|| self.sends.pop()) {
             let (qpn, wr_id) = (qpn(one.qp), one.wr.wr_id);
-            flushed.push(not_done(qpn, WcOpcode::Send, WcStatus::WorkRequestFlushed, wr_id, Some(one.buf)));
+            flushed.push(flush(qpn, WcOpcode::Send, wr_id, Some(one.buf)));
         }
         while let Some(parcel) = self.held_list.take().or_else(|| self.lists.next()) {
             if let Some(label) = parcel.label {
                 let (qpn, wr_id) = (qpn(label.qp), label.wr.wr_id);
                 for _ in parcel.done..parcel.bufs.len() {
-                    flushed.push(not_done(qpn, WcOpcode::Send, WcStatus::WorkRequestFlushed, wr_id, None));
+                    flushed.push(flush(qpn, WcOpcode::Send, wr_id, None));
                 }
             }
             self.lists.give_back(parcel);
@@ -507,7 +485,8 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
     #[cold]
     fn give_failure(&mut self, qp: QpKey, opcode: WcOpcode, wr_id: u64, buf: Option<B>) {
         let qpn = self.worker.qpn(qp).unwrap_or(Qpn::SMI);
-        self.give(not_done(qpn, opcode, WcStatus::LocalQpOperationError, wr_id, buf));
+        let status = WcStatus::LocalQpOperationError;
+        self.give(Completion { status, ..flush(qpn, opcode, wr_id, buf) });
     }
 
     /// Puts a completion on its way, or holds it. Called only while none is held.

@@ -1,6 +1,6 @@
 //! One result from those of several ends that ran side by side.
 
-use super::meter::percentile;
+use super::meter::{MAX_SERIES, percentile};
 use super::session::TestResult;
 use crate::rendezvous::message::{RxReport, Series, TestSpec};
 use std::collections::BTreeMap;
@@ -37,15 +37,19 @@ pub fn results(parts: &[TestResult]) -> Option<TestResult> {
     })
 }
 
+/// Intervals of a merged result at the most: more than twice those of one end, which may begin at another time.
+const MAX_CELLS: u64 = 4 * MAX_SERIES as u64;
+
 /// What several ends received, as if it were one: times from the first message of any to the last of any.
 fn reports(parts: &[&RxReport]) -> RxReport {
     let mut drops = BTreeMap::new();
     for (reason, n) in parts.iter().flat_map(|p| &p.drops) {
-        *drops.entry(reason.clone()).or_insert(0) += n;
+        let sum: &mut u64 = drops.entry(reason.clone()).or_insert(0);
+        *sum = sum.saturating_add(*n);
     }
     let mut merged = RxReport {
-        messages: parts.iter().map(|p| p.messages).sum(),
-        sent: parts.iter().map(|p| p.sent).sum(),
+        messages: parts.iter().fold(0, |sum, p| sum.saturating_add(p.messages)),
+        sent: parts.iter().fold(0, |sum, p| sum.saturating_add(p.sent)),
         drops: drops.into_iter().collect(),
         ..RxReport::default()
     };
@@ -57,7 +61,9 @@ fn reports(parts: &[&RxReport]) -> RxReport {
     let Some(start) = timed.iter().map(|(s, _)| s.start_ns).min() else { return merged };
     let end = timed.iter().map(|(s, elapsed)| s.start_ns.saturating_add(*elapsed)).max().unwrap_or(start);
     merged.elapsed_ns = end - start;
-    let interval = timed.iter().map(|(s, _)| s.interval_ns).max().unwrap_or(0);
+    // The numbers are another process's: however short it says that its intervals are, there are only so many.
+    let longest = timed.iter().map(|(s, _)| s.interval_ns).max().unwrap_or(0);
+    let interval = if longest == 0 { 0 } else { longest.max((end - start).div_ceil(MAX_CELLS)) };
     let mut rates = rates(&timed, start, end, interval);
     rates.sort_by(f64::total_cmp);
     merged.interval_min = rates.first().copied().unwrap_or(0.0);
@@ -76,11 +82,11 @@ fn rates(timed: &[(&Series, u64)], start: u64, end: u64, interval: u64) -> Vec<f
     for (series, _) in timed.iter().filter(|(s, _)| s.interval_ns > 0) {
         let mut from = series.start_ns - start;
         for &n in &series.counts {
-            let to = from + series.interval_ns;
+            let to = from.saturating_add(series.interval_ns);
             let mut at = from;
             while at < to {
                 let cell = at / interval;
-                let until = ((cell + 1) * interval).min(to);
+                let until = (cell + 1).saturating_mul(interval).min(to);
                 if let Some(count) = counts.get_mut(cell as usize) {
                     *count += n as f64 * (until - at) as f64 / series.interval_ns as f64;
                 }
@@ -117,6 +123,29 @@ mod tests {
         assert_eq!(parts.iter().map(|p| p.iters.unwrap()).collect::<Vec<_>>(), [4, 3, 3]);
         assert_eq!(parts.iter().map(|p| p.rate.unwrap()).collect::<Vec<_>>(), [2, 2, 1]);
         assert_eq!((share(2, 2, 3), share(7, 0, 1)), (0, 7));
+    }
+
+    #[test]
+    fn nothing_that_a_peer_says_of_its_intervals_takes_more_than_a_moment() {
+        let odd = [0, 1, 2, 10_000_000, u64::MAX / 2, u64::MAX];
+        for start_ns in odd {
+            for interval_ns in odd {
+                for elapsed_ns in odd {
+                    let report = RxReport {
+                        messages: u64::MAX,
+                        sent: u64::MAX,
+                        elapsed_ns,
+                        drops: vec![("icrc".to_owned(), u64::MAX)],
+                        series: Some(Series { start_ns, interval_ns, counts: vec![u64::MAX; 3] }),
+                        ..RxReport::default()
+                    };
+                    let good = part(100, &[10, 10], &[("icrc", 1)]);
+                    let merged = reports(&[&report, &good, &report]);
+                    assert!(u64::from(merged.intervals) <= MAX_CELLS, "{report:?}");
+                    assert_eq!((merged.messages, merged.drops[0].1), (u64::MAX, u64::MAX));
+                }
+            }
+        }
     }
 
     fn part(start_ms: u64, counts: &[u64], drops: &[(&str, u64)]) -> RxReport {

@@ -1,6 +1,6 @@
 //! `net_af_packet` over interfaces of the kernel.
 
-use crate::run::{LIMIT, Side, bw, json, messages_arrive};
+use crate::run::{LIMIT, Side, bridged, bw, json, messages_arrive};
 use std::time::{Duration, Instant};
 use testbed_net::{Namespace, Process, Veth, allowed, veth};
 
@@ -40,11 +40,7 @@ fn the_largest_messages_cross_a_bridge() {
     if !allowed("the_largest_messages_cross_a_bridge") {
         return;
     }
-    let [a, middle, b] = [(); 3].map(|()| Namespace::new());
-    let mtu = Veth { mtu: 4200, ..Veth::default() };
-    veth((&a, "e0"), (&middle, "l0"), mtu);
-    veth((&b, "e0"), (&middle, "r0"), mtu);
-    middle.bridge("br0", 4200, &["l0", "r0"]);
+    let [a, middle, b] = bridged();
     let here = Side { namespace: &a, port: PORT, ips: HERE };
     let there = Side { namespace: &b, port: PORT, ips: THERE };
     for size in [4096, 0, 4093] {

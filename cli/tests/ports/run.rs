@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
-use testbed_net::{Ended, Namespace, Process};
+use testbed_net::{Ended, Namespace, Process, Veth, veth};
 
 /// No process of these tests takes longer for a step.
 pub const LIMIT: Duration = Duration::from_secs(60);
@@ -21,6 +21,23 @@ fn add_arguments(command: &mut Command, port: &str, ips: &[&str], args: &str) {
     command.arg(test).args((test == "ud").then(|| words.next().unwrap()));
     command.args(["--port", port]).args(ips.iter().flat_map(|ip| ["--ip", ip]));
     command.args(words).env_remove("RUST_LOG");
+}
+
+/// Two namespaces with an interface `e0` each, and between them one whose interfaces `l0` and `r0` are the other ends. For frames
+/// of an IB MTU of 4096.
+pub fn in_a_row() -> [Namespace; 3] {
+    let [a, middle, b] = [(); 3].map(|()| Namespace::new());
+    let mtu = Veth { mtu: 4200, ..Veth::default() };
+    veth((&a, "e0"), (&middle, "l0"), mtu);
+    veth((&b, "e0"), (&middle, "r0"), mtu);
+    [a, middle, b]
+}
+
+/// The same, the middle a bridge `br0`.
+pub fn bridged() -> [Namespace; 3] {
+    let all = in_a_row();
+    all[1].bridge("br0", 4200, &["l0", "r0"]);
+    all
 }
 
 /// An end of a network: a namespace, the port in it, and the addresses of that port.

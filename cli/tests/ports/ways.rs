@@ -1,17 +1,14 @@
 //! Ways through a network: a routed hop, and VLANs.
 
-use crate::run::{LIMIT, Side, bw, json, messages_arrive};
-use testbed_net::{Namespace, Veth, allowed, veth};
+use crate::run::{LIMIT, Side, bridged, bw, in_a_row, json, messages_arrive};
+use testbed_net::allowed;
 
 #[test]
 fn the_largest_messages_cross_a_routed_hop() {
     if !allowed("the_largest_messages_cross_a_routed_hop") {
         return;
     }
-    let [a, router, b] = [(); 3].map(|()| Namespace::new());
-    let mtu = Veth { mtu: 4200, ..Veth::default() };
-    veth((&a, "e0"), (&router, "l0"), mtu);
-    veth((&b, "e0"), (&router, "r0"), mtu);
+    let [a, router, b] = in_a_row();
     for (interface, addresses) in
         [("l0", ["10.1.0.254/24", "fd01::fe/64"]), ("r0", ["10.2.0.254/24", "fd02::fe/64"])]
     {
@@ -50,11 +47,7 @@ fn a_vlan_is_seen_by_its_own_members_only() {
     if !allowed("a_vlan_is_seen_by_its_own_members_only") {
         return;
     }
-    let [a, middle, b] = [(); 3].map(|()| Namespace::new());
-    let mtu = Veth { mtu: 4200, ..Veth::default() };
-    veth((&a, "e0"), (&middle, "l0"), mtu);
-    veth((&b, "e0"), (&middle, "r0"), mtu);
-    middle.bridge("br0", 4200, &["l0", "r0"]);
+    let [a, _bridge, b] = bridged();
     let port = "net_af_packet0,iface=e0";
     let here = Side { namespace: &a, port, ips: &["10.9.0.1", "fd77::1"] };
     let there = Side { namespace: &b, port, ips: &["10.9.0.2", "fd77::2"] };

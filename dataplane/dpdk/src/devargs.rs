@@ -3,7 +3,7 @@
 use crate::{af_packet, memif};
 
 /// The driver part of a device's name: `net_memif0,role=server` gives `net_memif`; a PCI address gives `pci`.
-pub(crate) fn driver_of(devargs: &str) -> &str {
+pub fn driver_of(devargs: &str) -> &str {
     let device = devargs.split(',').next().unwrap_or_default();
     let device = device.strip_prefix("vdev:").unwrap_or(device);
     if device.contains(':') {

@@ -36,7 +36,7 @@ mod telemetry;
 
 pub use args::{EalConfig, HugePages};
 pub use burst::{Burst, Drain};
-pub use devargs::complete_device;
+pub use devargs::{complete_device, driver_of};
 pub use eal::{Eal, ThreadGuard};
 pub use error::{EalError, MempoolError, PortError};
 pub use hint::Needs;

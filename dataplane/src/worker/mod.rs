@@ -33,6 +33,7 @@ use crate::observe::{self, Observed, PortSnapshot, QpSnapshot};
 use crate::qp::{CqKey, PostError, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr};
 use crate::route::{self, PortAddr, RouteError};
 use core::Core;
+pub(crate) use core::flushed;
 use port::{Port, Way};
 use roce_proto::time::Instant;
 use roce_proto::types::Qpn;
