@@ -61,6 +61,12 @@ pub struct Completion<B> {
 }
 
 impl<B> Completion<B> {
+    /// The same with the buffer, which is no longer here.
+    #[inline(always)]
+    pub fn take(&mut self) -> Completion<B> {
+        Completion { buf: self.buf.take(), ..*self }
+    }
+
     /// Bytes of the message itself: `byte_len` without the GRH area of a receive.
     pub fn payload_len(&self) -> usize {
         match self.opcode {

@@ -16,6 +16,7 @@ pub mod announce;
 pub mod buffer;
 pub mod capture;
 pub mod clock;
+mod completions;
 pub mod counters;
 pub mod cq;
 pub mod feed;

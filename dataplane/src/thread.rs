@@ -6,6 +6,7 @@
 
 use crate::buffer::Buffer;
 use crate::clock::{Clock, RoundClock};
+use crate::completions;
 use crate::cq::{Completion, WcOpcode, WcStatus};
 use crate::idle::{Idle, IdlePolicy, PinError, pin_current_thread};
 use crate::io::PortIo;
@@ -93,7 +94,7 @@ pub struct Endpoint<I: PortIo + 'static, B: Buffer> {
     sends: Sender<SendOne<B>>,
     recvs: Sender<(QpKey, RecvWr<B>)>,
     lists: parcel::Sender<B>,
-    completions: Receiver<Completion<B>>,
+    completions: completions::Receiver<B>,
     calls: Arc<ArrayQueue<Call<I, B>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Ended<I, B>>>,
@@ -115,7 +116,7 @@ impl<I: PortIo + 'static, B: Buffer> Endpoint<I, B> {
         let (sends, sends_rx) = link(config.queue);
         let (recvs, recvs_rx) = link(config.queue);
         let (lists, lists_rx) = parcel::parcels(config.queue);
-        let (completions_tx, completions) = link(config.queue);
+        let (completions_tx, completions) = completions::completions(config.queue);
         let calls = Arc::new(ArrayQueue::new(CALLS));
         let stop = Arc::new(AtomicBool::new(false));
         let (ready_tx, ready_rx) = mpsc::channel();
@@ -251,6 +252,16 @@ impl<I: PortIo + 'static, B: Buffer> Endpoint<I, B> {
         self.completions.pop()
     }
 
+    /// Takes up to `max` completions of any of the worker's completion queues, oldest first, and hands each to `take`. Where that
+    /// returns true for a receive, its buffer is posted again on the same queue pair, with the same `wr_id`: what
+    /// a receiver does that is done with a message once it has looked at it, at the least cost. `take` may keep the buffer
+    /// by taking it out; one that is left there and not posted is dropped. A buffer that cannot be posted, because the queue pair is
+    /// gone, in error, or full by receives posted otherwise, is dropped too. Returns the number of completions taken.
+    #[inline(always)]
+    pub fn consume(&mut self, max: usize, take: impl FnMut(&mut Completion<B>) -> bool) -> usize {
+        self.completions.consume(max, take)
+    }
+
     /// True when the worker's thread has ended.
     pub fn is_stopped(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
@@ -265,6 +276,7 @@ impl<I: PortIo + 'static, B: Buffer> Endpoint<I, B> {
         let thread = self.wind_down(|completion| rest.push(completion)).ok_or(Stopped)?;
         let (worker, flushed) = thread.join().map_err(|_| Stopped)?;
         rest.extend(flushed);
+        rest.extend(self.completions.leftovers());
         let buffers = std::iter::from_fn(|| self.lists.reclaim()).collect();
         Ok(Remains { worker, completions: rest, buffers })
     }
@@ -313,7 +325,7 @@ struct WorkerSide<I: PortIo, B: Buffer> {
     held_recv: Option<(QpKey, RecvWr<B>)>,
     lists: parcel::Receiver<B>,
     held_list: Option<Box<Parcel<B>>>,
-    completions: Sender<Completion<B>>,
+    completions: completions::Sender<B>,
     held_completion: Option<Completion<B>>,
     calls: Arc<ArrayQueue<Call<I, B>>>,
     stop: Arc<AtomicBool>,
@@ -341,7 +353,7 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
             while let Some(call) = self.calls.pop() {
                 call(&mut self.worker);
             }
-            let commands = self.take_recvs() + self.take_sends() + self.take_lists();
+            let commands = self.take_again() + self.take_recvs() + self.take_sends() + self.take_lists();
             let mut completed = self.give_held();
             let room = if self.held_completion.is_some() { 0 } else { self.completions.room() };
             let (completions, lost) = (&mut self.completions, &mut self.held_completion);
@@ -387,6 +399,9 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
         let mut flushed = Vec::new();
         let worker = &self.worker;
         let qpn = |qp| worker.qpn(qp).unwrap_or(Qpn::SMI);
+        while let Some((qpn, wr)) = self.completions.next_again() {
+            flushed.push(flush(qpn, WcOpcode::Recv, wr.wr_id, Some(wr.buf)));
+        }
         while let Some((qp, wr)) = self.held_recv.take().or_else(|| self.recvs.pop()) {
             flushed.push(flush(qpn(qp), WcOpcode::Recv, wr.wr_id, Some(wr.buf)));
         }
@@ -404,6 +419,19 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
             self.lists.give_back(parcel);
         }
         flushed
+    }
+
+    /// Posts the receives again that came back with their completions.
+    fn take_again(&mut self) -> usize {
+        let mut taken = 0;
+        let completions = &mut self.completions;
+        self.worker.core.post_again(|| {
+            // Asked before the next is taken: what was taken has to be posted.
+            let next = (taken < COMMANDS_PER_ROUND).then(|| completions.next_again())??;
+            taken += 1;
+            Some(next)
+        });
+        taken
     }
 
     fn take_recvs(&mut self) -> usize {

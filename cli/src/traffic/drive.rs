@@ -69,9 +69,6 @@ pub trait Drive {
     /// The next completion that was kept aside.
     fn aside(&mut self) -> Option<Completion<Buf>>;
 
-    /// The queue pair with that number is `key`: where receives of [`Drive::turn_into`] are posted again.
-    fn name_qps(&mut self, base: Qpn, keys: &[QpKey]);
-
     /// The next completion of any completion queue.
     fn complete(&mut self) -> Option<Completion<Buf>>;
 
@@ -184,8 +181,6 @@ impl<I: PortIo + 'static> Drive for Inline<I> {
         self.worker.cq(self.control_cq).and_then(|cq| cq.pop())
     }
 
-    fn name_qps(&mut self, _base: Qpn, _keys: &[QpKey]) {}
-
     #[inline(always)]
     fn complete(&mut self) -> Option<Completion<Buf>> {
         if let Some(cq) = self.worker.cq(self.data_cq)
@@ -211,53 +206,12 @@ pub struct Threaded<I: PortIo + 'static> {
     idle: Idle,
     /// Completions kept aside.
     kept: VecDeque<Completion<Buf>>,
-    /// A receive to post again that met back-pressure, or is the next to be posted.
-    unposted: Option<(QpKey, RecvWr<Buf>)>,
-    base: u32,
-    keys: Vec<QpKey>,
 }
 
 impl<I: PortIo> Threaded<I> {
     /// Drives the worker behind `endpoint`; `idle` is this side's policy, the worker has its own.
     pub fn new(endpoint: Endpoint<I, Buf>, clock: Clock, idle: IdlePolicy) -> Self {
-        Threaded {
-            endpoint,
-            clock: RoundClock::new(clock),
-            idle: Idle::new(idle),
-            kept: VecDeque::new(),
-            unposted: None,
-            base: 0,
-            keys: Vec::new(),
-        }
-    }
-
-    fn consume(
-        &mut self,
-        max: usize,
-        aside: Qpn,
-        mut take: impl FnMut(&mut Completion<Buf>) -> bool,
-    ) -> usize {
-        for taken in 0..max {
-            if let Some((qp, wr)) = self.unposted.take()
-                && let Err((_, buf)) = self.endpoint.post_recv(qp, RecvWr { wr_id: wr.wr_id, buf: wr.buf })
-            {
-                self.unposted = Some((qp, RecvWr { wr_id: wr.wr_id, buf }));
-                return taken;
-            }
-            let Some(mut done) = self.endpoint.poll_cq() else { return taken };
-            if done.qpn == aside {
-                self.kept.push_back(done);
-                continue;
-            }
-            let again = take(&mut done);
-            let index = done.qpn.get().wrapping_sub(self.base) as usize;
-            if let Some(buf) = done.buf.filter(|_| again)
-                && let Some(&qp) = self.keys.get(index)
-            {
-                self.unposted = Some((qp, RecvWr { wr_id: done.wr_id, buf }));
-            }
-        }
-        max
+        Threaded { endpoint, clock: RoundClock::new(clock), idle: Idle::new(idle), kept: VecDeque::new() }
     }
 }
 
@@ -333,21 +287,22 @@ impl<I: PortIo + 'static> Drive for Threaded<I> {
         busy: bool,
         max: usize,
         aside: Qpn,
-        take: impl FnMut(&mut Completion<Buf>) -> bool,
+        mut take: impl FnMut(&mut Completion<Buf>) -> bool,
     ) -> (bool, bool) {
-        let taken = self.consume(max, aside, take) > 0;
-        (taken, self.turn(busy || taken))
+        let kept = &mut self.kept;
+        let taken = self.endpoint.consume(max, |done| {
+            if done.qpn == aside {
+                kept.push_back(done.take());
+                return false;
+            }
+            take(done)
+        });
+        (taken > 0, self.turn(busy || taken > 0))
     }
 
     #[inline]
     fn aside(&mut self) -> Option<Completion<Buf>> {
         self.kept.pop_front()
-    }
-
-    fn name_qps(&mut self, base: Qpn, keys: &[QpKey]) {
-        self.base = base.get();
-        self.keys = keys.to_vec();
-        self.unposted = None;
     }
 
     #[inline]

@@ -181,7 +181,6 @@ impl Flow {
     /// Posts the receives of `spec` on `qps`.
     pub fn open<D: Drive>(drive: &mut D, qps: Qps, spec: &TestSpec) -> Result<Flow, Error> {
         let size = spec.size as usize;
-        drive.name_qps(qps.base, &qps.keys);
         for &qp in &qps.keys {
             for _ in 0..spec.rx_depth {
                 let mut buf = vec![0; GRH_LEN + size].into_boxed_slice();

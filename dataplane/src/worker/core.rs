@@ -240,24 +240,28 @@ impl<B> Core<B> {
         mut take: impl FnMut(&mut Completion<B>) -> bool,
     ) -> usize {
         let Some(cq) = self.cqs.get_mut(cq) else { return 0 };
-        let mut current: Option<(Qpn, &mut Qp<B>)> = None;
-        for taken in 0..max {
-            let Some(mut done) = cq.pop() else { return taken };
-            let again = take(&mut done);
-            let Some(buf) = done.buf.filter(|_| again) else { continue };
-            if current.as_ref().is_none_or(|(qpn, _)| *qpn != done.qpn) {
-                let key = self.by_qpn.get(&done.qpn.get());
-                current = key.and_then(|key| self.qps.get_mut(*key)).map(|qp| (done.qpn, qp));
+        let mut taken = 0;
+        let next = || {
+            while taken < max {
+                let mut done = cq.pop()?;
+                taken += 1;
+                if take(&mut done)
+                    && let Some(buf) = done.buf
+                {
+                    return Some((done.qpn, RecvWr { wr_id: done.wr_id, buf }));
+                }
             }
-            // A receive of this queue pair has just completed, so there is room, unless it was made smaller use of since: then,
-            // or if the queue pair is gone, the buffer goes too.
-            if let Some((_, qp)) = &mut current
-                && qp.may_receive()
-            {
-                let _ = qp.recv.push(RecvWr { wr_id: done.wr_id, buf });
-            }
-        }
-        max
+            None
+        };
+        post_again(&mut self.qps, &self.by_qpn, next);
+        taken
+    }
+
+    /// Posts receives that have completed once more, each on the queue pair with its number, until `next` has no more. One that
+    /// cannot be posted is dropped, as [`super::Worker::consume`] says.
+    #[inline(always)]
+    pub fn post_again(&mut self, next: impl FnMut() -> Option<(Qpn, RecvWr<B>)>) {
+        post_again(&mut self.qps, &self.by_qpn, next);
     }
 
     /// The queue pair's receives are to complete as flushed, as fast as its completion queue has room.
@@ -300,6 +304,28 @@ impl<B> Core<B> {
                 ah.route.dst_mac = mac;
                 ah.template = Template::new(&ah.route);
             }
+        }
+    }
+}
+
+#[inline(always)]
+fn post_again<B>(
+    qps: &mut SlotMap<QpKey, Qp<B>>,
+    by_qpn: &HashMap<u32, QpKey, BuildHasherDefault<QpnHasher>>,
+    mut next: impl FnMut() -> Option<(Qpn, RecvWr<B>)>,
+) {
+    let mut current: Option<(Qpn, &mut Qp<B>)> = None;
+    while let Some((qpn, wr)) = next() {
+        if current.as_ref().is_none_or(|(last, _)| *last != qpn) {
+            let key = by_qpn.get(&qpn.get());
+            current = key.and_then(|key| qps.get_mut(*key)).map(|qp| (qpn, qp));
+        }
+        // A receive of this queue pair has just completed, so there is room, unless it was made smaller use of since: then,
+        // or if the queue pair is gone, the buffer goes too.
+        if let Some((_, qp)) = &mut current
+            && qp.may_receive()
+        {
+            let _ = qp.recv.push(wr);
         }
     }
 }

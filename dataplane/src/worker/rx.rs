@@ -241,7 +241,7 @@ impl<B, F: FnMut(Completion<B>)> Sink<B> for Give<F> {
     #[inline(always)]
     fn take(&mut self, done: &mut Completion<B>) -> bool {
         self.room -= 1;
-        (self.give)(Completion { buf: done.buf.take(), ..*done });
+        (self.give)(done.take());
         false
     }
 }
