@@ -9,5 +9,6 @@
 #![forbid(unsafe_code)]
 
 pub mod time;
+pub mod transport;
 pub mod types;
 pub mod wire;

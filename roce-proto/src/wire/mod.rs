@@ -27,6 +27,7 @@ pub mod peek;
 pub mod predict;
 pub mod reject;
 pub mod reth;
+pub mod shim;
 pub mod ud;
 pub mod udp;
 

@@ -1,0 +1,82 @@
+//! What an engine counts. Every packet that it was given is in exactly one of the counters of receipt.
+
+use super::api::{Drop, Received};
+use crate::wire::shim::Kind;
+
+/// The counters of an engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets received.
+    pub received: u64,
+    /// Segments that were placed in a receive.
+    pub placed: u64,
+    /// Segments that were placed in the bounce pool.
+    pub bounced: u64,
+    /// Packets taken that had nothing to place, by [`Kind`].
+    pub taken: [u64; Kind::ALL.len()],
+    /// Packets dropped, by [`Drop::index`].
+    pub dropped: [u64; Drop::COUNT],
+    /// Packets sent, by [`Kind`].
+    pub sent: [u64; Kind::ALL.len()],
+    /// Segments sent again.
+    pub retransmitted: u64,
+    /// Segments sent again of which the peer said that it had them.
+    pub spurious: u64,
+    /// Segments that a gap on their path showed to be lost.
+    pub gap_losses: u64,
+    /// Segments given up by a retransmission time-out.
+    pub rto_losses: u64,
+    /// Expiries of a retransmission time-out.
+    pub rtos: u64,
+    /// Rounds whose delay moved the deadlines.
+    pub held_up: u64,
+    /// Transmissions put off because all chunks of segments in flight were in use.
+    pub no_chunk: u64,
+    /// Announcements or feedback that named more channels than the session may have.
+    pub no_channel: u64,
+}
+
+impl Counters {
+    /// Packets that a counter of receipt has: equals [`received`](Counters::received).
+    pub fn accounted(&self) -> u64 {
+        self.placed + self.bounced + self.taken.iter().sum::<u64>() + self.dropped.iter().sum::<u64>()
+    }
+
+    /// Packets of a kind that were sent.
+    pub const fn sent(&self, kind: Kind) -> u64 {
+        self.sent[kind as usize]
+    }
+
+    /// Packets dropped for one reason.
+    pub const fn dropped(&self, reason: Drop) -> u64 {
+        self.dropped[reason.index()]
+    }
+
+    /// Counts one packet received.
+    #[inline]
+    pub fn note(&mut self, what: &Received) {
+        self.received += 1;
+        match what {
+            Received::Taken(kind) => self.taken[*kind as usize] += 1,
+            Received::Place(p) => match p.to {
+                super::api::Place::Receive { .. } => self.placed += 1,
+                super::api::Place::Block(_) => self.bounced += 1,
+            },
+            Received::Dropped(reason) => self.dropped[reason.index()] += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_drops_are_distinct() {
+        for (i, name) in Drop::NAMES.iter().enumerate() {
+            assert!(Drop::NAMES[..i].iter().all(|n| n != name));
+        }
+        assert_eq!(Drop::RateLimited.index(), Drop::COUNT - 1);
+        assert_eq!(Drop::Duplicate.name(), "duplicate");
+    }
+}

@@ -1,0 +1,236 @@
+//! The packets that begin a session.
+
+use super::control::common_of;
+use super::{Common, Kind, Seq, ShimError, Ticks, be16, be32, be64, exact};
+
+/// Proof that whoever has it receives at the address it was made for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Cookie(pub [u8; 16]);
+
+impl Cookie {
+    /// The cookie of an INIT that was given none.
+    pub const NONE: Cookie = Cookie([0; 16]);
+}
+
+/// What one side says of itself: the part that INIT and ACCEPT share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// The id by which to reach it.
+    pub id: u64,
+    /// Number of its incarnation.
+    pub epoch: u64,
+    /// First value of its counters.
+    pub first: Seq,
+    /// Largest segment size it takes, in bytes; in an ACCEPT the size agreed on.
+    pub segment: u32,
+    /// Sequences beyond the next one that it accepts.
+    pub window: u32,
+    /// Unexpected segments that it takes at first.
+    pub grant: u32,
+    /// Largest message that may come unannounced, in bytes.
+    pub eager: u32,
+    /// In an INIT its time; in an ACCEPT that time again.
+    pub time: Ticks,
+    /// Most paths that it receives on; in an ACCEPT the number agreed on.
+    pub paths: u16,
+    /// FEC codecs that it knows.
+    pub codecs: u16,
+}
+
+impl Offer {
+    /// From bytes 12 to 56 of a packet.
+    fn from_packet(b: &[u8]) -> Offer {
+        Offer {
+            id: be64(b, 12),
+            epoch: be64(b, 20),
+            first: Seq(be32(b, 28)),
+            segment: be32(b, 32),
+            window: be32(b, 36),
+            grant: be32(b, 40),
+            eager: be32(b, 44),
+            time: Ticks(be32(b, 48)),
+            paths: be16(b, 52),
+            codecs: be16(b, 54),
+        }
+    }
+
+    fn to_bytes(self) -> [u8; 44] {
+        let mut b = [0; 44];
+        b[..8].copy_from_slice(&self.id.to_be_bytes());
+        b[8..16].copy_from_slice(&self.epoch.to_be_bytes());
+        let words = [self.first.0, self.segment, self.window, self.grant, self.eager, self.time.0];
+        for (place, word) in b[16..40].as_chunks_mut::<4>().0.iter_mut().zip(words) {
+            *place = word.to_be_bytes();
+        }
+        b[40..42].copy_from_slice(&self.paths.to_be_bytes());
+        b[42..].copy_from_slice(&self.codecs.to_be_bytes());
+        b
+    }
+}
+
+/// Begins a session. See `docs/protocol.md`, 2.5.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Init {
+    /// What the initiator says of itself.
+    pub offer: Offer,
+    /// The cookie it was given, or [`Cookie::NONE`].
+    pub cookie: Cookie,
+}
+
+impl Init {
+    /// Bytes on the wire: more than any answer has.
+    pub const LEN: usize = 96;
+
+    /// Reads a payload that is exactly one INIT.
+    ///
+    /// # Errors
+    /// Another length or type.
+    pub fn parse(bytes: &[u8]) -> Result<Init, ShimError> {
+        common_of(bytes, Kind::Init)?;
+        let b: &[u8; 96] = exact(bytes)?;
+        let mut cookie = [0; 16];
+        cookie.copy_from_slice(&b[56..72]);
+        Ok(Init { offer: Offer::from_packet(b), cookie: Cookie(cookie) })
+    }
+
+    /// Its bytes.
+    pub fn to_bytes(&self) -> [u8; 96] {
+        let mut b = [0; 96];
+        b[..12].copy_from_slice(
+            &Common { kind: Kind::Init, flags: 0, path: 0, count: 0, session: 0 }.to_bytes(),
+        );
+        b[12..56].copy_from_slice(&self.offer.to_bytes());
+        b[56..72].copy_from_slice(&self.cookie.0);
+        b
+    }
+}
+
+/// Asks an initiator to prove its address. See `docs/protocol.md`, 2.5.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CookieReply {
+    /// The initiator's id.
+    pub session: u64,
+    /// To be sent back.
+    pub cookie: Cookie,
+    /// The INIT's time.
+    pub time: Ticks,
+}
+
+impl CookieReply {
+    /// Bytes on the wire.
+    pub const LEN: usize = 32;
+
+    /// Reads a payload that is exactly one COOKIE.
+    ///
+    /// # Errors
+    /// Another length or type.
+    pub fn parse(bytes: &[u8]) -> Result<CookieReply, ShimError> {
+        let common = common_of(bytes, Kind::Cookie)?;
+        let b: &[u8; 32] = exact(bytes)?;
+        let mut cookie = [0; 16];
+        cookie.copy_from_slice(&b[12..28]);
+        Ok(CookieReply { session: common.session, cookie: Cookie(cookie), time: Ticks(be32(b, 28)) })
+    }
+
+    /// Its bytes.
+    pub fn to_bytes(&self) -> [u8; 32] {
+        let common = Common { kind: Kind::Cookie, flags: 0, path: 0, count: 0, session: self.session };
+        let mut b = [0; 32];
+        b[..12].copy_from_slice(&common.to_bytes());
+        b[12..28].copy_from_slice(&self.cookie.0);
+        b[28..].copy_from_slice(&self.time.0.to_be_bytes());
+        b
+    }
+}
+
+/// Opens a session. See `docs/protocol.md`, 2.5.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accept {
+    /// The initiator's id.
+    pub session: u64,
+    /// What the responder says of itself, and what was agreed on.
+    pub offer: Offer,
+}
+
+impl Accept {
+    /// Bytes on the wire.
+    pub const LEN: usize = 64;
+
+    /// Reads a payload that is exactly one ACCEPT.
+    ///
+    /// # Errors
+    /// Another length or type.
+    pub fn parse(bytes: &[u8]) -> Result<Accept, ShimError> {
+        let common = common_of(bytes, Kind::Accept)?;
+        let b: &[u8; 64] = exact(bytes)?;
+        Ok(Accept { session: common.session, offer: Offer::from_packet(b) })
+    }
+
+    /// Its bytes.
+    pub fn to_bytes(&self) -> [u8; 64] {
+        let common = Common { kind: Kind::Accept, flags: 0, path: 0, count: 0, session: self.session };
+        let mut b = [0; 64];
+        b[..12].copy_from_slice(&common.to_bytes());
+        b[12..56].copy_from_slice(&self.offer.to_bytes());
+        b
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[rustfmt::skip]
+    const OFFER: [u8; 44] = [
+        1, 2, 3, 4, 5, 6, 7, 8,
+        9, 10, 11, 12, 13, 14, 15, 16,
+        0xff, 0xff, 0xff, 0xf0, // first
+        0, 0, 0x0f, 0xa8, // segment
+        0, 0, 0x10, 0, // window
+        0, 0, 0, 64, // grant
+        0, 1, 0, 0, // eager
+        0x21, 0x22, 0x23, 0x24, // time
+        0, 8, 0, 1,
+    ];
+
+    const VALUE: Offer = Offer {
+        id: 0x0102_0304_0506_0708,
+        epoch: 0x090a_0b0c_0d0e_0f10,
+        first: Seq(0xffff_fff0),
+        segment: 4008,
+        window: 4096,
+        grant: 64,
+        eager: 65536,
+        time: Ticks(0x2122_2324),
+        paths: 8,
+        codecs: 1,
+    };
+
+    #[test]
+    fn known_bytes() {
+        let cookie = core::array::from_fn(|i| 0xc0 + i as u8);
+        let init = Init { offer: VALUE, cookie: Cookie(cookie) };
+        let bytes = [&[0x14, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &OFFER, &cookie, &[0; 24]].concat();
+        assert_eq!(Init::parse(&bytes), Ok(init));
+        assert_eq!(init.to_bytes()[..], bytes);
+
+        let reply = CookieReply { session: 0x0807_0605_0403_0201, cookie: Cookie(cookie), time: Ticks(5) };
+        let bytes = [&[0x15, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1][..], &cookie, &[0, 0, 0, 5]].concat();
+        assert_eq!(CookieReply::parse(&bytes), Ok(reply));
+        assert_eq!(reply.to_bytes()[..], bytes);
+
+        let accept = Accept { session: 0x0807_0605_0403_0201, offer: VALUE };
+        let bytes = [&[0x16, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1][..], &OFFER, &[0; 8]].concat();
+        assert_eq!(Accept::parse(&bytes), Ok(accept));
+        assert_eq!(accept.to_bytes()[..], bytes);
+    }
+
+    #[test]
+    fn no_answer_is_longer_than_its_question() {
+        for answer in [CookieReply::LEN, Accept::LEN, super::super::Refuse::LEN, super::super::Reset::LEN] {
+            assert!(answer < Init::LEN);
+        }
+        assert_eq!(Init::parse(&[0x14; 95]), Err(ShimError::TooShort { have: 95, need: 96 }));
+        assert_eq!(Init::parse(&[0x14; 97]), Err(ShimError::Length { have: 97, say: 96 }));
+    }
+}
