@@ -119,9 +119,9 @@ impl Place {
         }
         let [common] = network.sides.as_slice() else { return Ok(()) };
         let start = Instant::now();
-        while !INTERFACES.iter().all(|interface| common.has(interface)) {
+        while !INTERFACES.iter().all(|interface| common.flags(interface).is_some_and(is_started)) {
             if start.elapsed() > APPEAR {
-                return Err(Failure::Said("the tap interfaces did not appear".into()));
+                return Err(Failure::Said("the tap interfaces did not come up".into()));
             }
             stop.sleep(Duration::from_millis(20))?;
         }
@@ -138,9 +138,23 @@ impl Place {
     }
 }
 
+/// Whether the port of a tap interface has started. While it does, DPDK brings the interface up, gives it the port's MAC address
+/// once more, and only then has it take what is meant for groups or for all: what is set before does not last.
+fn is_started(flags: u32) -> bool {
+    // `IFF_UP`, and `IFF_PROMISC` or `IFF_ALLMULTI`, of `linux/if.h`.
+    flags & 0x1 != 0 && flags & (0x100 | 0x200) != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tap_is_joined_when_its_port_has_started() {
+        // Up and for groups too, as ours; for all, as testpmd's; made, and only up.
+        assert!(is_started(0x1203) && is_started(0x1103));
+        assert!(!is_started(0x1002) && !is_started(0x1003) && !is_started(0x1200));
+    }
 
     #[test]
     fn pairs_do_not_meet_each_other() {

@@ -13,7 +13,7 @@ use crate::info::{self, PortId, PortInfo};
 use crate::memif;
 use crate::mempool::Pools;
 use crate::port::driver_error;
-use crate::{af_packet, control, hint, log};
+use crate::{af_packet, control, hint, log, tap};
 
 /// Whether `rte_eal_init` was ever called. It cannot be called again, not even after it failed or was cleaned up.
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -71,7 +71,10 @@ impl Eal {
         argv.push(std::ptr::null_mut());
         let argv = argv.leak();
         // SAFETY: `argv` holds `argc` valid strings and a null, all leaked; the flag above makes this the only call.
-        let ret = unsafe { dpdk_sys::rte_eal_init(argc, argv.as_mut_ptr()) };
+        let mut start = || unsafe { dpdk_sys::rte_eal_init(argc, argv.as_mut_ptr()) };
+        // The user's own arguments may name one.
+        let has_tap = arguments.iter().any(|argument| tap::is_tap(argument));
+        let ret = if has_tap { tap::without_signals(start) } else { start() };
         // It pins the thread to its lcore. Where threads run is the caller's business.
         affinity.restore();
         if ret < 0 {
@@ -201,7 +204,8 @@ impl Eal {
         log::clear_errors();
         let before: Vec<PortId> = info::ids().collect();
         // SAFETY: `text` is a valid string, copied by DPDK; the environment is started.
-        let ret = unsafe { dpdk_sys::rte_dev_probe(text.as_ptr()) };
+        let probe = || unsafe { dpdk_sys::rte_dev_probe(text.as_ptr()) };
+        let ret = if tap::is_tap(devargs) { tap::without_signals(probe) } else { probe() };
         if ret != 0 {
             return Err(fail(ret.unsigned_abs().try_into().unwrap_or(libc::EINVAL)));
         }

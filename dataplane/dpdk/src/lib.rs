@@ -32,6 +32,7 @@ mod port;
 mod queue;
 mod queues;
 mod stats;
+mod tap;
 mod telemetry;
 
 pub use args::{EalConfig, HugePages};

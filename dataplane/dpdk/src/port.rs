@@ -18,6 +18,7 @@ use crate::memif;
 use crate::mempool::{HEADROOM, Mempool};
 use crate::queue::{RxQueue, TxQueue};
 use crate::stats::{self, PortStats};
+use crate::tap;
 
 /// How to start a port.
 #[derive(Debug, Clone)]
@@ -155,7 +156,9 @@ impl Port {
             return Err(PortError::Busy(id));
         }
         log::clear_errors();
-        if let Err(error) = bring_up(&info, mtu, scatter, config, pools) {
+        let bring_up = || bring_up(&info, mtu, scatter, config, pools);
+        let up = if tap::is_tap(&info.driver) { tap::without_signals(bring_up) } else { bring_up() };
+        if let Err(error) = up {
             eal.release(id);
             return Err(error);
         }

@@ -112,6 +112,14 @@ impl Namespace {
         command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     }
 
+    /// What an interface is set to, as the bits `IFF_…` of `linux/if.h`; none if it is not there.
+    pub fn flags(&self, interface: &str) -> Option<u32> {
+        let path = format!("/sys/class/net/{interface}/flags");
+        let output = self.command("cat").arg(path).stderr(Stdio::null()).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
+    }
+
     /// MAC address of an interface.
     pub fn mac(&self, interface: &str) -> String {
         self.sh(&format!("cat /sys/class/net/{interface}/address")).trim().to_owned()
