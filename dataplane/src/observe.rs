@@ -5,6 +5,7 @@
 //! two rounds and hands it back. The sheet's memory is the looker's, so the worker allocates nothing.
 
 use crate::counters::Counters;
+use crate::group::MemberCounters;
 use crate::io::PortStats;
 use crate::qp::{QpCounters, QpState};
 use crossbeam_queue::ArrayQueue;
@@ -54,8 +55,10 @@ impl Default for Snapshot {
 pub struct PortSnapshot {
     /// What the worker counted.
     pub counters: Counters,
-    /// What the port's driver counted.
+    /// What the port's driver counted, over all queues of the port.
     pub driver: PortStats,
+    /// What passed through the worker's own queue, and between it and others; `None` if it has the port to itself.
+    pub queue: Option<MemberCounters>,
     /// Whether the link was up.
     pub link_up: bool,
 }

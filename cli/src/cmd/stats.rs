@@ -160,6 +160,20 @@ fn port_text(text: &mut String, port: &Value) {
         "    driver: received {}, missed {}, errors {}, no buffer {}; sent {}, errors {}",
         d["rx_packets"], d["rx_missed"], d["rx_errors"], d["rx_no_mbuf"], d["tx_packets"], d["tx_errors"]
     );
+    if c["link_lost"] != 0 {
+        let _ =
+            writeln!(text, "    the link went down {} times and came up {}", c["link_lost"], c["link_back"]);
+    }
+    let q = &port["queue"];
+    if !q.is_null() {
+        let which =
+            q["index"].as_u64().map_or("no queue of its own".to_owned(), |index| format!("queue {index}"));
+        let _ = writeln!(
+            text,
+            "    {which}: received {}, sent {}; from other workers {}, to them {}, dropped as they took none {}",
+            q["rx_packets"], q["tx_packets"], q["steered_in"], q["steered_out"], q["steer_full"]
+        );
+    }
 }
 
 /// The sum, and the reasons: `3 (icrc 1, no_receive 2)`.
@@ -213,6 +227,13 @@ mod tests {
             queue pair 0x010000 rts: sent 1, received 2; 0 sends and 9 receives outstanding\n    \
             and 2 more queue pairs\n";
         assert_eq!(text(&endpoint), expected);
+        let shared = json!({ "name": "p0", "counters": { "link_lost": 2, "link_back": 1 },
+            "queue": { "index": 1, "rx_packets": 9, "tx_packets": 8, "steered_in": 7, "steered_out": 6, "steer_full": 5 } });
+        let mut text_of_port = String::new();
+        port_text(&mut text_of_port, &shared);
+        let lines = "    the link went down 2 times and came up 1\n    \
+            queue 1: received 9, sent 8; from other workers 7, to them 6, dropped as they took none 5\n";
+        assert!(text_of_port.ends_with(lines), "{text_of_port}");
         let endpoint = json!({ "workers": [{ "answers": false, "ports": [], "qps": null }] });
         assert!(text(&endpoint).contains("does not answer"), "{}", text(&endpoint));
     }

@@ -2,6 +2,7 @@
 
 use super::{PortIdentity, Probe};
 use dataplane::counters::Counters;
+use dataplane::group::MemberCounters;
 use dataplane::io::PortStats;
 use dataplane::observe::{PortSnapshot, QpSnapshot, Snapshot};
 use dataplane::qp::QpState;
@@ -52,6 +53,7 @@ fn fill(value: &mut Value, port: &PortSnapshot) {
     value["link_up"] = port.link_up.into();
     value["counters"] = counters(&port.counters);
     value["driver_counters"] = driver(&port.driver);
+    value["queue"] = port.queue.as_ref().map(queue).into();
 }
 
 /// What a worker counted on a port. The received packets are the sum of those delivered, answered, ignored and dropped.
@@ -72,6 +74,20 @@ fn counters(c: &Counters) -> Value {
         "tx_control": c.tx_control,
         "tx_busy": c.tx_busy,
         "tx_no_buffer": c.tx_no_buffer,
+        "link_lost": c.link_lost,
+        "link_back": c.link_back,
+    })
+}
+
+/// What passed through the queue of one of several workers, and between them.
+fn queue(q: &MemberCounters) -> Value {
+    json!({
+        "index": q.queue,
+        "rx_packets": q.rx,
+        "tx_packets": q.tx,
+        "steered_in": q.steered_in,
+        "steered_out": q.steered_out,
+        "steer_full": q.steer_full,
     })
 }
 
@@ -135,10 +151,27 @@ mod tests {
         let dropped: u64 = counters["dropped"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
         assert_eq!(dropped, 1, "{value:#}");
         assert_eq!(port["driver_counters"]["rx_packets"], 1);
+        assert_eq!((&counters["link_lost"], &port["queue"]), (&0.into(), &Value::Null), "{value:#}");
         assert_eq!(
             (worker["qps"][0]["qpn"].as_u64(), worker["qps"][0]["state"].as_str()),
             (Some(0x10000), Some("rts"))
         );
+    }
+
+    #[test]
+    fn the_queue_of_one_of_several_is_told() {
+        let counts = MemberCounters {
+            queue: Some(1),
+            rx: 5,
+            tx: 4,
+            steered_in: 3,
+            steered_out: 2,
+            steer_full: 1,
+            ..Default::default()
+        };
+        let expected = json!({ "index": 1, "rx_packets": 5, "tx_packets": 4, "steered_in": 3, "steered_out": 2, "steer_full": 1 });
+        assert_eq!(queue(&counts), expected);
+        assert_eq!(queue(&MemberCounters::default())["index"], Value::Null, "others poll for it");
     }
 
     #[test]

@@ -141,13 +141,21 @@ const GAUGES: [(&str, &str); 4] = [
 ];
 
 /// Metric, label that tells its kinds apart, help.
-const COUNTERS: [(&str, &str); 6] = [
+const COUNTERS: [(&str, &str); 8] = [
     ("rx_packets", "Packets that the port handed to the worker, by what became of them"),
     ("rx_dropped_packets", "Packets that the worker dropped, by reason; part of rx_packets"),
     ("bytes", "Bytes of frames without FCS, and of delivered payload, by direction"),
     ("tx_packets", "Packets that the driver took, by kind"),
     ("tx_refused", "Sends refused for the moment, by reason"),
-    ("driver", "What the port's driver counted, by its own names"),
+    (
+        "driver",
+        "What the port's driver counted, by its own names; each worker of a port tells of the whole port",
+    ),
+    ("link_changes", "Times that the port's link changed, by what it became: up or down"),
+    (
+        "queue_packets",
+        "Packets of the worker's own queue where several share a port, and those that crossed between workers",
+    ),
 ];
 const RX: usize = 0;
 const DROPPED: usize = 1;
@@ -155,6 +163,8 @@ const BYTES: usize = 2;
 const TX: usize = 3;
 const REFUSED: usize = 4;
 const DRIVER: usize = 5;
+const LINK: usize = 6;
+const QUEUE: usize = 7;
 
 struct Families {
     gauges: Vec<Family<Labels, Gauge>>,
@@ -226,6 +236,20 @@ impl Families {
         for (name, n) in driver {
             self.counter(DRIVER, labels, ("counter", name), n);
         }
+        for (to, n) in [("down", c.link_lost), ("up", c.link_back)] {
+            self.counter(LINK, labels, ("to", to), n);
+        }
+        let Some(q) = &port.queue else { return };
+        let ways = [
+            ("rx", q.rx),
+            ("tx", q.tx),
+            ("steered_in", q.steered_in),
+            ("steered_out", q.steered_out),
+            ("steer_full", q.steer_full),
+        ];
+        for (way, n) in ways {
+            self.counter(QUEUE, labels, ("way", way), n);
+        }
     }
 }
 
@@ -259,6 +283,11 @@ mod tests {
         assert_eq!(value(&text, "spraywire_worker_answers{worker=\"0\"}"), Some(1));
         assert_eq!(value(&text, "spraywire_queue_pairs{worker=\"0\"}"), Some(1));
         assert!(text.contains("name=\"here\""), "{text}");
+        let link = |to| {
+            value(&text, &format!("spraywire_link_changes_total{{worker=\"0\",port=\"{port}\",to=\"{to}\"}}"))
+        };
+        assert_eq!((link("down"), link("up")), (Some(0), Some(0)), "{text}");
+        assert!(!text.contains("spraywire_queue_packets_total{"), "it has the port to itself: {text}");
         assert!(text.ends_with("# EOF\n"), "{text}");
     }
 

@@ -64,6 +64,8 @@ fn port(snapshot: &Snapshot, index: usize) -> Option<Numbers> {
         ("tx_control", c.tx_control),
         ("tx_busy", c.tx_busy),
         ("tx_no_buffer", c.tx_no_buffer),
+        ("link_lost", c.link_lost),
+        ("link_back", c.link_back),
         ("driver/rx_packets", d.rx_packets),
         ("driver/rx_missed", d.rx_missed),
         ("driver/rx_errors", d.rx_errors),
@@ -73,6 +75,16 @@ fn port(snapshot: &Snapshot, index: usize) -> Option<Numbers> {
     ]
     .map(|(name, n)| (name.to_owned(), n))
     .into();
+    if let Some(q) = &port.queue {
+        let ways = [
+            ("queue/rx_packets", q.rx),
+            ("queue/tx_packets", q.tx),
+            ("queue/steered_in", q.steered_in),
+            ("queue/steered_out", q.steered_out),
+            ("queue/steer_full", q.steer_full),
+        ];
+        numbers.extend(ways.map(|(name, n)| (name.to_owned(), n)));
+    }
     numbers.extend(DropReason::all().map(|reason| (format!("dropped/{reason}"), c.dropped(reason))));
     Some(numbers)
 }

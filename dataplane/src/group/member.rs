@@ -1,6 +1,6 @@
 //! One worker's part of a port that several workers share.
 
-use super::counters::Counts;
+use super::counters::{Counts, MemberCounters};
 use super::owners::Owners;
 use crate::io::{PacketBuf, PacketBurst, PortInfo, PortIo, PortState, PortStats};
 use crate::link::{Receiver, Sender};
@@ -308,6 +308,11 @@ impl<I: Share> PortIo for Member<I> {
             Access::Own { io, .. } => io.stats(),
             Access::Lent { guest, .. } => guest.stats(),
         }
+    }
+
+    fn queue(&self) -> Option<MemberCounters> {
+        let own = matches!(self.access, Access::Own { .. });
+        Some(self.counts.read(own.then_some(self.index)))
     }
 
     fn undelivered(&self) -> u64 {

@@ -76,6 +76,7 @@ impl Side {
     fn assert_reconciled(&self) {
         let members = self.group.counters();
         for (m, i) in members.iter().zip(0..) {
+            assert_eq!(self.workers[i].queue_counters(0), Some(*m));
             let c = self.counters(i);
             assert_eq!(c.accounted(), c.rx_packets, "{i}: {c:?}");
             let here = m.rx - m.steered_out - m.steer_full + m.steered_in + m.news_in;

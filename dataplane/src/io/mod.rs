@@ -11,6 +11,7 @@ mod watch;
 
 pub use watch::{PortState, PortWatch};
 
+use crate::group::MemberCounters;
 use roce_proto::wire::ethernet::MacAddr;
 
 /// The most packets that one receive or transmit burst moves: twice what DPDK's own examples take, since what a burst costs
@@ -164,6 +165,12 @@ pub trait PortIo: Send {
     /// Packets that it received and dropped, since those whose they were took none. Not for the fast path.
     fn undelivered(&self) -> u64 {
         0
+    }
+
+    /// What passed through the queue, where several workers share the port; its driver only counts for all queues together. Not
+    /// for the fast path.
+    fn queue(&self) -> Option<MemberCounters> {
+        None
     }
 
     /// Packets moved since the last call on behalf of others than the caller: work, though nothing was received or sent.

@@ -26,6 +26,7 @@ use crate::capture::Capture;
 use crate::counters::Counters;
 use crate::cq::{Completion, Cq};
 use crate::feed::Feed;
+use crate::group::MemberCounters;
 use crate::group::{Asked, QpnRange};
 use crate::io::{PortInfo, PortIo, PortStats, PortWatch};
 use crate::neighbour::{self, Neighbour, TableFull};
@@ -238,6 +239,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         sheet.ports.extend(self.ports.iter().take(room).map(|p| PortSnapshot {
             counters: p.local.counters.clone(),
             driver: p.io.stats(),
+            queue: p.io.queue(),
             link_up: p.io.link_up(),
         }));
         let room = sheet.qps.capacity().min(observe::MAX_QPS);
@@ -266,6 +268,11 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     /// What port `index` is.
     pub fn port_info(&self, index: usize) -> Option<&PortInfo> {
         self.ports.get(index).map(|p| p.io.info())
+    }
+
+    /// What passed through the queue of port `index`; `None` if the worker has the port to itself.
+    pub fn queue_counters(&self, index: usize) -> Option<MemberCounters> {
+        self.ports.get(index)?.io.queue()
     }
 
     /// What the driver of port `index` counted.
