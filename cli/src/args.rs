@@ -6,10 +6,11 @@ use crate::units;
 use clap::{Args, ValueEnum};
 use dataplane::idle::IdlePolicy;
 use dataplane::route::{Gateway, PortAddr};
+use dataplane::spec;
+pub use dataplane::spec::PortSpec;
 use roce_proto::types::PKey;
-use roce_proto::wire::ethernet::{EtherType, MacAddr, VlanTag};
+use roce_proto::wire::ethernet::{MacAddr, VlanTag};
 use serde::Serialize;
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -38,96 +39,6 @@ impl Idle {
     }
 }
 
-/// A port as the user names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PortSpec {
-    /// A virtual device that DPDK is to make: `net_memif0,role=client,id=0`.
-    Vdev(String),
-    /// A PCI device, with its driver's arguments: `0000:01:00.0`.
-    Pci(String),
-    /// A port that is there already, by MAC address or name.
-    Existing(String),
-}
-
-/// How the names of DPDK's virtual network devices begin.
-const VDEV_PREFIXES: [&str; 2] = ["net_", "eth_"];
-
-impl FromStr for PortSpec {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<PortSpec, String> {
-        let text = text.trim();
-        let name = text.split(',').next().unwrap_or_default();
-        if name.is_empty() || text.contains(char::is_whitespace) {
-            return Err(format!(
-                "`{text}` names no port: write a virtual device (net_memif0,role=client), a PCI address (0000:01:00.0), \
-                 or the MAC address or name of a port that DPDK has"
-            ));
-        }
-        Ok(if VDEV_PREFIXES.iter().any(|p| name.starts_with(p)) {
-            PortSpec::Vdev(text.to_owned())
-        } else if is_pci(name) {
-            PortSpec::Pci(text.to_owned())
-        } else {
-            PortSpec::Existing(text.to_owned())
-        })
-    }
-}
-
-impl PortSpec {
-    /// The interface of the kernel that the port is, or makes.
-    pub fn kernel_interface(&self) -> Option<&str> {
-        let PortSpec::Vdev(device) = self else { return None };
-        let (driver, args) = device.split_once(',').unwrap_or((device, ""));
-        let is = |name: &str| {
-            VDEV_PREFIXES.iter().any(|p| driver.strip_prefix(p).is_some_and(|rest| rest.starts_with(name)))
-        };
-        let named = args.split(',').find_map(|arg| arg.strip_prefix("iface="));
-        match named {
-            Some(name) if ["af_packet", "af_xdp", "tap"].iter().any(|d| is(d)) => Some(name),
-            // DPDK's own name for the first one.
-            None if is("tap") => Some("dtap0"),
-            _ => None,
-        }
-    }
-
-    /// What to find the port by once DPDK runs: the device's name without its arguments, the PCI address, or as written.
-    pub fn selector(&self) -> &str {
-        match self {
-            PortSpec::Vdev(s) | PortSpec::Pci(s) => s.split(',').next().unwrap_or_default(),
-            PortSpec::Existing(s) => s,
-        }
-    }
-}
-
-impl fmt::Display for PortSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PortSpec::Vdev(s) | PortSpec::Pci(s) | PortSpec::Existing(s) => f.write_str(s),
-        }
-    }
-}
-
-impl Serialize for PortSpec {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-/// `[DDDD:]BB:DD.F`, all hex.
-fn is_pci(name: &str) -> bool {
-    let hex = |s: &str, len| s.len() == len && s.bytes().all(|b| b.is_ascii_hexdigit());
-    let parts: Vec<&str> = name.split(':').collect();
-    let (bus, device) = match parts.as_slice() {
-        [bus, device] => (*bus, *device),
-        [domain, bus, device] if (4..=8).contains(&domain.len()) && hex(domain, domain.len()) => {
-            (*bus, *device)
-        }
-        _ => return false,
-    };
-    hex(bus, 2) && device.split_once('.').is_some_and(|(d, f)| hex(d, 2) && hex(f, 1))
-}
-
 /// A local address, with the length of its network's prefix if everything is not on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpArg {
@@ -141,21 +52,7 @@ impl FromStr for IpArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<IpArg, String> {
-        let expected = || format!("`{text}` is no address: write 192.0.2.1, 192.0.2.1/24 or 2001:db8::1");
-        let (addr, prefix) = match text.split_once('/') {
-            Some((addr, prefix)) => (addr, Some(prefix)),
-            None => (text, None),
-        };
-        let addr: IpAddr = addr.trim().parse().map_err(|_| expected())?;
-        let longest = if addr.is_ipv4() { 32 } else { 128 };
-        let prefix = match prefix {
-            Some(p) => Some(p.parse().ok().filter(|n| *n <= longest).ok_or_else(expected)?),
-            None => None,
-        };
-        if addr.is_unspecified() || addr.is_multicast() {
-            return Err(format!("`{text}` is not the address of one host"));
-        }
-        Ok(IpArg { addr, prefix })
+        spec::addr(text).map(|PortAddr { ip, prefix_len }| IpArg { addr: ip, prefix: prefix_len })
     }
 }
 
@@ -176,16 +73,7 @@ impl FromStr for GatewayArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<GatewayArg, String> {
-        let expected = || {
-            format!("`{text}` is no gateway: write 192.0.2.254, or 10.2.0.0/16=192.0.2.254 for one network")
-        };
-        Ok(GatewayArg(match text.split_once('=') {
-            None => Gateway::default_by(text.trim().parse().map_err(|_| expected())?),
-            Some((to, ip)) => {
-                let to = to.trim().parse().map_err(|_| expected())?;
-                Gateway { to, ip: ip.trim().parse().map_err(|_| expected())? }
-            }
-        }))
+        spec::gateway(text).map(GatewayArg)
     }
 }
 
@@ -207,15 +95,7 @@ impl FromStr for VlanArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<VlanArg, String> {
-        let expected = || {
-            format!(
-                "`{text}` is no VLAN: write its identifier, 1 to 4094, or 100:5 with a priority from 0 to 7"
-            )
-        };
-        let (vid, pcp) = text.split_once(':').unwrap_or((text, "0"));
-        let vid = units::word(vid).ok().filter(|vid| (1..=4094).contains(vid)).ok_or_else(expected)?;
-        let pcp = pcp.parse().map_err(|_| expected())?;
-        VlanTag::new(EtherType::VLAN, pcp, false, vid).map(VlanArg).ok_or_else(expected)
+        spec::vlan(text).map(VlanArg)
     }
 }
 
@@ -241,10 +121,7 @@ impl FromStr for NeighbourArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<NeighbourArg, String> {
-        let expected = || format!("`{text}` is no neighbour: write 192.0.2.2=52:54:00:12:34:56");
-        let (ip, mac) = text.split_once('=').ok_or_else(expected)?;
-        let (ip, mac) = (ip.trim().parse(), mac.trim().parse());
-        Ok(NeighbourArg { ip: ip.map_err(|_| expected())?, mac: mac.map_err(|_| expected())? })
+        spec::neighbour(text).map(|(ip, mac)| NeighbourArg { ip, mac })
     }
 }
 
@@ -298,6 +175,7 @@ pub struct EndpointArgs {
     /// The port, in DPDK's own syntax: a virtual device with its arguments, a PCI address, or the MAC address or name of a
     /// port that DPDK has. Without it: a net_memif port that meets the other side's on this machine
     #[arg(long, value_name = "DEVICE")]
+    #[serde(serialize_with = "port_text")]
     pub port: Option<PortSpec>,
 
     /// An IPv4 or IPv6 address of the port, with the prefix length of its network; without one everything is on the link. May
@@ -365,6 +243,10 @@ impl EndpointArgs {
     }
 }
 
+fn port_text<S: serde::Serializer>(port: &Option<PortSpec>, serializer: S) -> Result<S::Ok, S::Error> {
+    port.as_ref().map(PortSpec::to_string).serialize(serializer)
+}
+
 fn pkey_text<S: serde::Serializer>(pkey: &PKey, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(pkey)
 }
@@ -388,39 +270,6 @@ impl OutputArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn port(text: &str) -> PortSpec {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn ports_are_told_apart_by_their_form() {
-        let memif = port("net_memif0,role=client,id=0,socket=/run/x.sock");
-        assert_eq!(memif, PortSpec::Vdev("net_memif0,role=client,id=0,socket=/run/x.sock".into()));
-        assert_eq!(memif.selector(), "net_memif0");
-        assert_eq!(port("eth_af_packet0,iface=veth0").selector(), "eth_af_packet0");
-        for (spec, interface) in [
-            ("eth_af_packet0,qpairs=1,iface=veth0", Some("veth0")),
-            ("net_af_xdp1,iface=e1,start_queue=0", Some("e1")),
-            ("net_tap0,iface=tap7", Some("tap7")),
-            ("net_tap0", Some("dtap0")),
-            ("net_memif0,iface=x", None),
-            ("net_af_packet0", None),
-            ("0000:01:00.0", None),
-        ] {
-            assert_eq!(port(spec).kernel_interface(), interface, "{spec}");
-        }
-        for pci in ["0000:01:00.0", "01:00.0", "0000:01:00.0,dv_flow_en=1", "10000:01:00.1"] {
-            assert!(matches!(port(pci), PortSpec::Pci(_)), "{pci}");
-        }
-        assert_eq!(port("0000:01:00.0,a=b").selector(), "0000:01:00.0");
-        for existing in ["52:54:00:12:34:56", "00000000:01:00:0", "0000:01:00", "memif0", "0000:01:000.0"] {
-            assert!(matches!(port(existing), PortSpec::Existing(_)), "{existing}");
-        }
-        for bad in ["", "  ", ",x", "net_null0 net_null1"] {
-            assert!(bad.parse::<PortSpec>().is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn gateways_and_vlans() {

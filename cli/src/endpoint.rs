@@ -11,32 +11,15 @@ use dataplane::group::{Group, Member};
 use dataplane::idle::{IdlePolicy, allowed_cores, pin_current_thread};
 use dataplane::io::PortIo;
 use dataplane::io::dpdk::{DpdkPort, DpdkPortConfig, OpenError};
+use dataplane::open::{self, ConnectError, Plan, default_port};
 use dataplane::route::{self, PortAddr};
 use dataplane::worker::{PortConfig, Worker, WorkerConfig};
-use dpdk::{Eal, EalConfig, LogLevel, PortError, Rss};
+use dpdk::{Eal, EalConfig, LogLevel, Rss};
 use roce_proto::types::Mtu;
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// MTU of a memif port for which none was asked: the largest IB MTU and 104 bytes. The headers of an IPv6 packet with an
-/// immediate take 76; Linux' Soft-RoCE wants 80.
-pub const MEMIF_MTU: u16 = 4200;
-
-/// The addresses of a pair without `--ip`: of the block that RFC 5737 sets aside for documentation, so that they are
-/// nobody's.
-pub const SERVER_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-/// The client's address without `--ip`.
-pub const CLIENT_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
-
-/// Which side of a pair this is. It only matters where `--port` or `--ip` are not given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Waits for the other: the memif server.
-    Server,
-    /// Goes to the other: the memif client.
-    Client,
-}
+pub use dataplane::open::{CLIENT_IP, Role, SERVER_IP};
 
 /// How an endpoint is opened, apart from its arguments.
 #[derive(Clone, Debug)]
@@ -128,7 +111,7 @@ impl Endpoint {
         route::check(&addrs, &gateways).map_err(Error::usage)?;
         let kernel_table = kernel_table(args)?;
         check_cores(args.cores.as_ref().map_or(&[], |cores| &cores.0))?;
-        let plan = Plan::of(args, config.role).with_queues(config.queues.unwrap_or(config.workers));
+        let plan = plan(args, config.role).with_queues(config.queues.unwrap_or(config.workers));
         // Before anything is started: a file that cannot be written, or an address that is taken, should not cost a wait for the
         // other side.
         let prepared = Prepared::new(&args.observe)?;
@@ -140,10 +123,8 @@ impl Endpoint {
             None => None,
         };
         let _opening = Opening::begin();
-        let eal = plan.start(args, config.verbosity)?;
-        let mut port_config = DpdkPortConfig::new(&plan.selector);
-        port_config.mtu = plan.mtu;
-        let ports = connect(&eal, &port_config, config, stop)?;
+        let eal = start(&plan, args, config.verbosity)?;
+        let ports = connect(&eal, &plan.port(), config, stop)?;
         let Some(port) = ports.first() else {
             return Err(Error::usage(OpenError::NoQueue(plan.selector)));
         };
@@ -283,9 +264,9 @@ fn open(eal: &Eal, port: &DpdkPortConfig, config: &OpenConfig) -> Result<Vec<Dpd
 /// # Errors
 /// Whatever DPDK or the driver does not allow, with what to do about it.
 pub fn look(args: &EndpointArgs, role: Role, verbosity: u8) -> Result<(Eal, String), Error> {
-    let plan = Plan::of(args, role);
+    let plan = plan(args, role);
     let _opening = Opening::begin();
-    let eal = plan.start(args, verbosity)?;
+    let eal = start(&plan, args, verbosity)?;
     Ok((eal, plan.selector))
 }
 
@@ -295,48 +276,18 @@ pub fn port_gone() -> Error {
         .hint("make the interface anew, then start again")
 }
 
-/// Why a memif server that is there may not take a client.
-const REFUSED: &str = "the memif server is there and refuses: it was started with another --mtu or number of queues \
-                       (--workers, --queues), has another secret= or id=, or has a client already";
-
-/// Opens the port; a memif client whose server is not there, or not ready, tries again until `peer_wait` is over.
+/// Opens the port; a memif client waits for its server.
 fn connect(
     eal: &Eal,
     port: &DpdkPortConfig,
     config: &OpenConfig,
     stop: &Stop,
 ) -> Result<Vec<DpdkPort>, Error> {
-    /// From connecting to the link takes milliseconds, unless the machine is busy.
-    const HANDSHAKE: Duration = Duration::from_secs(1);
-    let start = Instant::now();
-    let mut said = false;
-    loop {
-        let missing = match open(eal, port, config) {
-            Ok(ports) => match ports.first().filter(|port| port.port().is_memif_client()) {
-                None => return Ok(ports),
-                Some(first) => match first.wait_link(HANDSHAKE) {
-                    Ok(()) => return Ok(ports),
-                    // Its server listens before it is ready, and turns away who comes too early; or it refuses for good.
-                    Err(e) => e,
-                },
-            },
-            Err(OpenError::Port(e @ PortError::NoPeer { .. })) => e,
-            Err(e) => return Err(Error::usage(e)),
-        };
-        if start.elapsed() >= config.peer_wait {
-            let refused = matches!(missing, PortError::LinkDown { .. });
-            let error = Error::failed(missing);
-            return Err(if refused { error.hint(REFUSED) } else { error });
-        }
-        if !said {
-            tracing::info!("no memif server yet; trying for {:?}", config.peer_wait);
-            said = true;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-        if stop.requested() {
-            return Err(Error::interrupted());
-        }
-    }
+    open::connect(config.peer_wait, || open(eal, port, config), || stop.requested()).map_err(|e| match e {
+        ConnectError::Open(e) => Error::usage(e),
+        ConnectError::Interrupted => Error::interrupted(),
+        e @ (ConnectError::NoPeer(_) | ConnectError::Refused(_)) => Error::failed(e),
+    })
 }
 
 /// An error of starting DPDK; where it was left to choose the port, what most often stands in the way.
@@ -386,10 +337,7 @@ fn addresses(args: &EndpointArgs, role: Role) -> Result<Vec<PortAddr>, Error> {
     let given = args.addrs();
     match (&args.port, given.is_empty()) {
         (_, false) => Ok(given),
-        (None, true) => Ok(vec![PortAddr::from(match role {
-            Role::Server => SERVER_IP,
-            Role::Client => CLIENT_IP,
-        })]),
+        (None, true) => Ok(vec![PortAddr::from(role.ip())]),
         (Some(port), true) => Err(Error::usage(format_args!("the port {port} has no IP address"))
             .hint("give it one of your network that nobody else has: --ip 192.0.2.1")),
     }
@@ -430,89 +378,34 @@ fn warn_of_few_cores() {
 }
 
 /// What DPDK is asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Plan {
-    vdevs: Vec<String>,
-    allow: Vec<String>,
-    selector: String,
-    mtu: Option<u16>,
-}
-
-impl Plan {
-    fn of(args: &EndpointArgs, role: Role) -> Plan {
-        let default;
-        let spec = match &args.port {
-            Some(spec) => spec,
-            None => {
-                default = PortSpec::Vdev(default_device(role, rustix::process::getuid().as_raw()));
-                &default
-            }
-        };
-        let mut plan = Plan { selector: spec.selector().to_owned(), mtu: args.mtu, ..Plan::default() };
-        match spec {
-            PortSpec::Vdev(device) => {
-                // Frames must fit one buffer of the shared memory, whose size both sides must agree on: it follows from
-                // the MTU unless the user takes it into his own hands.
-                let is_memif = dpdk::driver_of(device) == "net_memif";
-                if is_memif && plan.mtu.is_none() && !device.contains(",bsize=") {
-                    plan.mtu = Some(MEMIF_MTU);
-                }
-                // The rings that net_af_packet shares with the kernel must hold what its interface lets pass, as far as
-                // anything here is that long.
-                if matches!(dpdk::driver_of(device), "net_af_packet" | "eth_af_packet") {
-                    let kernel = dpdk::Interface::of_device(device).and_then(|interface| interface.mtu());
-                    plan.mtu =
-                        plan.mtu.or(kernel.map(|mtu| u16::try_from(mtu).unwrap_or(u16::MAX).min(MEMIF_MTU)));
-                }
-                let mtu = plan.mtu.unwrap_or(MEMIF_MTU);
-                plan.vdevs.push(dpdk::complete_device(device, mtu));
-            }
-            PortSpec::Pci(device) => plan.allow.push(device.clone()),
-            PortSpec::Existing(_) => {}
-        }
-        plan
-    }
-
-    /// The same for a port with so many queue pairs.
-    fn with_queues(mut self, queues: u16) -> Plan {
-        for device in &mut self.vdevs {
-            *device = dpdk::queues_device(device, queues);
-        }
-        self
-    }
-
-    fn start(&self, args: &EndpointArgs, verbosity: u8) -> Result<Eal, Error> {
-        let eal = Eal::init(&self.eal(args, verbosity)).map_err(|e| refusal(e, args))?;
-        tracing::info!("{} started with {}", Eal::version(), eal.args()[1..].join(" "));
-        Ok(eal)
-    }
-
-    fn eal(&self, args: &EndpointArgs, verbosity: u8) -> EalConfig {
-        EalConfig {
-            program: "spraywire".to_owned(),
-            cores: args.cores.clone().map(|c| c.0),
-            vdevs: self.vdevs.clone(),
-            allow: self.allow.clone(),
-            telemetry: args.observe.telemetry.then(|| telemetry::prefix(args.observe.name.as_ref())),
-            extra: args.eal.clone().unwrap_or_default().0,
-            log_level: match verbosity {
-                0 | 1 => None,
-                2 => Some(LogLevel::Info),
-                _ => Some(LogLevel::Debug),
-            },
-            ..EalConfig::default()
-        }
+fn plan(args: &EndpointArgs, role: Role) -> Plan {
+    match &args.port {
+        Some(spec) => Plan::of(spec, args.mtu),
+        None => Plan::of(&default_port(role), args.mtu),
     }
 }
 
-/// The port without `--port`: shared memory between two processes of one user, who meet at an abstract socket (one that
-/// leaves no file).
-fn default_device(role: Role, uid: u32) -> String {
-    let role = match role {
-        Role::Server => "server",
-        Role::Client => "client",
-    };
-    format!("net_memif0,role={role},id=0,socket=spraywire-{uid}")
+fn start(plan: &Plan, args: &EndpointArgs, verbosity: u8) -> Result<Eal, Error> {
+    let eal = Eal::init(&eal_config(plan, args, verbosity)).map_err(|e| refusal(e, args))?;
+    tracing::info!("{} started with {}", Eal::version(), eal.args()[1..].join(" "));
+    Ok(eal)
+}
+
+fn eal_config(plan: &Plan, args: &EndpointArgs, verbosity: u8) -> EalConfig {
+    EalConfig {
+        program: "spraywire".to_owned(),
+        cores: args.cores.clone().map(|c| c.0),
+        vdevs: plan.vdevs.clone(),
+        allow: plan.allow.clone(),
+        telemetry: args.observe.telemetry.then(|| telemetry::prefix(args.observe.name.as_ref())),
+        extra: args.eal.clone().unwrap_or_default().0,
+        log_level: match verbosity {
+            0 | 1 => None,
+            2 => Some(LogLevel::Info),
+            _ => Some(LogLevel::Debug),
+        },
+        ..EalConfig::default()
+    }
 }
 
 #[cfg(test)]
@@ -531,38 +424,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_given_is_a_memif_pair() {
-        let plan = Plan::of(&args(""), Role::Server);
-        assert_eq!(plan.selector, "net_memif0");
-        assert_eq!(plan.mtu, Some(4200));
-        let device = default_device(Role::Client, 1000);
-        assert_eq!(device, "net_memif0,role=client,id=0,socket=spraywire-1000");
-        assert!(plan.vdevs[0].starts_with("net_memif0,role=server,id=0,socket=spraywire-"), "{plan:?}");
-        assert!(plan.vdevs[0].contains(",bsize=4288"), "{plan:?}");
+    fn a_pair_has_its_own_port_and_addresses() {
+        assert_eq!(plan(&args(""), Role::Client), Plan::of(&default_port(Role::Client), None));
         assert_eq!(addresses(&args(""), Role::Server).unwrap(), [PortAddr::from(SERVER_IP)]);
         assert_eq!(addresses(&args("--ip fd77::1 --ip 10.0.0.1/24"), Role::Client).unwrap().len(), 2);
-    }
-
-    #[test]
-    fn each_kind_of_port_goes_its_way() {
-        let plan = Plan::of(&args("--port 0000:01:00.0,a=b --mtu 1500"), Role::Server);
-        assert_eq!((plan.allow, plan.vdevs), (vec!["0000:01:00.0,a=b".to_owned()], vec![]));
-        assert_eq!((plan.selector.as_str(), plan.mtu), ("0000:01:00.0", Some(1500)));
-        let plan = Plan::of(&args("--port net_af_packet0,iface=veth0"), Role::Server);
-        assert_eq!(plan.vdevs, ["net_af_packet0,iface=veth0,blocksz=65536,framesz=8192,framecnt=1024"]);
-        assert_eq!(plan.mtu, None, "the port's own, since there is no such interface");
-        let plan = Plan::of(&args("--port net_af_packet0,iface=lo"), Role::Server);
-        assert_eq!(plan.mtu, Some(4200), "loopback's is larger than anything here needs");
-        let plan = Plan::of(&args("--port net_af_packet0,iface=lo --mtu 1500"), Role::Server);
-        assert_eq!(plan.vdevs, ["net_af_packet0,iface=lo,blocksz=65536,framesz=2048,framecnt=4096"]);
-        let plan = Plan::of(&args("--port net_memif3,role=client,bsize=9216,rsize=9"), Role::Server);
-        assert_eq!(
-            (plan.vdevs, plan.mtu),
-            (vec!["net_memif3,role=client,bsize=9216,rsize=9".to_owned()], None)
-        );
-        let plan = Plan::of(&args("--port 52:54:00:12:34:56 --eal --vdev=net_null0"), Role::Server);
+        let plan = plan(&args("--port 52:54:00:12:34:56 --eal --vdev=net_null0"), Role::Server);
         assert_eq!((plan.vdevs.len(), plan.allow.len()), (0, 0));
-        assert_eq!(plan.selector, "52:54:00:12:34:56");
     }
 
     #[test]

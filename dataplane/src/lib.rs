@@ -26,9 +26,12 @@ pub mod io;
 pub mod link;
 pub mod neighbour;
 pub mod observe;
+#[cfg(feature = "dpdk")]
+pub mod open;
 pub mod parcel;
 pub mod qp;
 mod ring;
 pub mod route;
+pub mod spec;
 pub mod thread;
 pub mod worker;

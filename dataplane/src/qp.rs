@@ -87,6 +87,17 @@ impl QpConfig {
     }
 }
 
+/// What of a queue pair can be changed after it was made, in any state; `None` leaves it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpChange {
+    /// Incoming packets must carry this Q_Key from now on.
+    pub qkey: Option<QKey>,
+    /// Index into the port's P_Key table.
+    pub pkey_index: Option<u16>,
+    /// PSN of its next packet.
+    pub psn: Option<Psn>,
+}
+
 /// A send, without its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWr {

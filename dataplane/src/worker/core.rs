@@ -4,7 +4,9 @@ use super::WorkerConfig;
 use crate::ah::{Ah, AhKey};
 use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
 use crate::group::QpnRange;
-use crate::qp::{CqKey, PostError, Qp, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr, src_port_for};
+use crate::qp::{
+    CqKey, PostError, Qp, QpChange, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr, src_port_for,
+};
 use crate::ring::Ring;
 use roce_proto::types::{PKey, Psn, Qpn};
 use roce_proto::wire::ethernet::MacAddr;
@@ -165,6 +167,17 @@ impl<B> Core<B> {
             QpState::Reset => self.forget_work(key)?,
             _ => {}
         }
+        Ok(())
+    }
+
+    pub fn change_qp(&mut self, key: QpKey, change: QpChange, pkeys: &[PKey]) -> Result<(), QpError> {
+        let qp = self.qps.get_mut(key).ok_or(QpError::NoQp)?;
+        if let Some(index) = change.pkey_index {
+            qp.pkey = *pkeys.get(usize::from(index)).ok_or(QpError::NoPKey(index))?;
+        }
+        qp.qkey = change.qkey.unwrap_or(qp.qkey);
+        qp.psn = change.psn.unwrap_or(qp.psn);
+        self.touch();
         Ok(())
     }
 

@@ -31,7 +31,7 @@ use crate::group::{Asked, QpnRange};
 use crate::io::{PortInfo, PortIo, PortStats, PortWatch};
 use crate::neighbour::{self, Neighbour, TableFull};
 use crate::observe::{self, Observed, PortSnapshot, QpSnapshot};
-use crate::qp::{CqKey, PostError, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr};
+use crate::qp::{CqKey, PostError, QpChange, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr};
 use crate::route::{self, PortAddr, RouteError};
 use core::Core;
 pub(crate) use core::flushed;
@@ -409,6 +409,13 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             }
         }
         Ok(())
+    }
+
+    /// Changes what a queue pair was made with, all of it or nothing.
+    pub fn change_qp(&mut self, qp: QpKey, change: QpChange) -> Result<(), QpError> {
+        let port = self.core.qps.get(qp).ok_or(QpError::NoQp)?.port;
+        let pkeys = self.ports.get(port).map_or(&[][..], |port| &port.local.pkeys);
+        self.core.change_qp(qp, change, pkeys)
     }
 
     /// Destroys a queue pair with its completions. Packets already handed to the port still leave.

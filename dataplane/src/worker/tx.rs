@@ -1,7 +1,7 @@
 //! Posting sends and handing packets to the port.
 
 use super::port::{Port, Signal};
-use super::{Progress, Worker};
+use super::{Progress, Worker, flushed};
 use crate::ah::Ah;
 use crate::buffer::Buffer;
 use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
@@ -21,8 +21,38 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     /// Nothing was queued; see [`PostError::is_back_pressure`] for those worth trying again after a poll.
     #[inline]
     pub fn post_send(&mut self, qp: QpKey, wr: &SendWr, payload: &[u8]) -> Result<(), PostError> {
-        let port = self.build(qp, wr, payload)?;
+        let port = self.build(qp, wr, payload.len(), |place| place.copy_from_slice(payload))?;
         self.transmit_if_full(port);
+        Ok(())
+    }
+
+    /// Posts a send of `len` bytes that `fill` writes to their place in the packet: for a message that lies in pieces, or in
+    /// memory that is no slice. `fill` is called once, with exactly `len` bytes of any content, and only if the send is taken.
+    ///
+    /// # Errors
+    /// As [`Worker::post_send`].
+    #[inline]
+    pub fn post_send_with(
+        &mut self,
+        qp: QpKey,
+        wr: &SendWr,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), PostError> {
+        let port = self.build(qp, wr, len, fill)?;
+        self.transmit_if_full(port);
+        Ok(())
+    }
+
+    /// Completes a send that was never posted: for a caller that keeps sends of its own in front of the queue pair's, and has
+    /// to give them up. It always completes, as what fails does.
+    ///
+    /// # Errors
+    /// [`PostError::CqFull`] is back-pressure; a queue pair or completion queue that is gone.
+    pub fn fail_send(&mut self, qp: QpKey, wr_id: u64, status: WcStatus) -> Result<(), PostError> {
+        let qp = self.core.qps.get(qp).ok_or(PostError::NoQp)?;
+        let cq = self.core.cqs.get_mut(qp.send_cq).filter(|cq| cq.has_room()).ok_or(PostError::CqFull)?;
+        cq.push(Completion { status, ..flushed(qp.qpn, WcOpcode::Send, wr_id, None) });
         Ok(())
     }
 
@@ -60,7 +90,8 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     ) -> (usize, Option<PostError>) {
         let mut rest = payloads;
         while let Some((first, others)) = rest.split_first() {
-            let port = match self.build(qp, wr, bytes(first)) {
+            let first = bytes(first);
+            let port = match self.build(qp, wr, first.len(), |place| place.copy_from_slice(first)) {
                 Ok(port) => port,
                 Err(e) => return (payloads.len() - rest.len(), Some(e)),
             };
@@ -136,7 +167,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         if len > buf.capacity() {
             return Err((PostError::TooLong { len, max: buf.capacity() }, buf));
         }
-        match self.build(qp, &wr, buf.bytes(len)) {
+        match self.build(qp, &wr, len, |place| place.copy_from_slice(buf.bytes(len))) {
             Ok(port) => {
                 let last = self.ports.get_mut(port).and_then(|p| p.runs.back_mut());
                 if let Some(signal) = last.and_then(|run| run.signal.as_mut()) {
@@ -151,7 +182,13 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
 
     /// Builds the packet of a send and puts it at the end of its port's burst; returns the port.
     #[inline]
-    fn build(&mut self, qp_key: QpKey, wr: &SendWr, payload: &[u8]) -> Result<usize, PostError> {
+    fn build(
+        &mut self,
+        qp_key: QpKey,
+        wr: &SendWr,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<usize, PostError> {
         let core = &mut self.core;
         let qp = core.qps.get_mut(qp_key).ok_or(PostError::NoQp)?;
         if qp.state != QpState::ReadyToSend {
@@ -167,8 +204,8 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         ah.used = true;
         let port_index = qp.port;
         let port = self.ports.get_mut(port_index).ok_or(PostError::NoQp)?;
-        if payload.len() > port.local.ib_mtu {
-            return Err(PostError::TooLong { len: payload.len(), max: port.local.ib_mtu });
+        if len > port.local.ib_mtu {
+            return Err(PostError::TooLong { len, max: port.local.ib_mtu });
         }
         let cq = core.cqs.get_mut(qp.send_cq).ok_or(PostError::CqFull)?;
         if wr.signaled && !cq.has_room() {
@@ -184,18 +221,17 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             port.local.counters.tx_no_buffer += 1;
             return Err(PostError::NoBuffer);
         };
-        let len = payload.len();
         let like_last = qp.last_sent.as_deref().filter(|last| last.fits(wr, len, core.epoch));
         let frame_len = if let Some(last) = like_last {
             let frame_len = last.headers.frame_len();
             // A pool whose buffers cannot hold the port's MTU is refused at the start, so this has room.
             let frame = buf.append(frame_len).ok_or(PostError::NoBuffer)?;
             let at = last.headers.len();
-            frame.get_mut(at..at + len).ok_or(PostError::NoBuffer)?.copy_from_slice(payload);
+            fill(frame.get_mut(at..at + len).ok_or(PostError::NoBuffer)?);
             last.headers.emit(qp.psn, frame).map_err(|_| PostError::NoBuffer)?;
             frame_len
         } else {
-            build_whole(qp, ah, wr, payload, &mut buf, core.epoch)?
+            build_whole(qp, ah, wr, len, fill, &mut buf, core.epoch)?
         };
         if let Some(capture) = &port.capture {
             capture.frame(buf.contiguous().unwrap_or_default());
@@ -210,7 +246,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         let signal = wr.signaled.then(|| Signal {
             cq: qp.send_cq,
             wr_id: wr.wr_id,
-            payload_len: payload.len() as u32,
+            payload_len: len as u32,
             buf: None,
         });
         port.runs.note(Some(qp_key), false, frame_len, signal);
@@ -277,7 +313,8 @@ fn build_whole<B>(
     qp: &mut Qp<B>,
     ah: &mut Ah,
     wr: &SendWr,
-    payload: &[u8],
+    len: usize,
+    fill: impl FnOnce(&mut [u8]),
     buf: &mut impl PacketBuf,
     epoch: u64,
 ) -> Result<usize, PostError> {
@@ -285,9 +322,9 @@ fn build_whole<B>(
         ah.template.set_src_port(qp.src_port);
     }
     let imm = wr.imm.is_some();
-    let (at, frame_len) = (ah.template.header_len(imm), ah.template.frame_len(imm, payload.len()));
+    let (at, frame_len) = (ah.template.header_len(imm), ah.template.frame_len(imm, len));
     let frame = buf.append(frame_len).ok_or(PostError::NoBuffer)?;
-    frame.get_mut(at..at + payload.len()).ok_or(PostError::NoBuffer)?.copy_from_slice(payload);
+    fill(frame.get_mut(at..at + len).ok_or(PostError::NoBuffer)?);
     let send = Send {
         dst_qpn: wr.dst_qpn,
         src_qpn: qp.qpn,
@@ -297,10 +334,9 @@ fn build_whole<B>(
         imm: wr.imm,
         solicited: wr.solicited,
     };
-    ah.template.emit(&send, payload.len(), frame).map_err(|_| PostError::NoBuffer)?;
+    ah.template.emit(&send, len, frame).map_err(|_| PostError::NoBuffer)?;
     let predictable = !imm && ah.route.vlan.is_none();
-    let headers =
-        predictable.then(|| Headers::of_emitted(frame, ah.template.is_ipv6(), payload.len())).flatten();
+    let headers = predictable.then(|| Headers::of_emitted(frame, ah.template.is_ipv6(), len)).flatten();
     let remember = |headers| LastSent {
         epoch,
         ah: wr.ah,

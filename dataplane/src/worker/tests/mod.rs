@@ -14,7 +14,7 @@ use crate::ah::AhState;
 use crate::counters::{DropReason, LocalDrop};
 use crate::cq::{Arm, Completion, Family, WcOpcode, WcStatus};
 use crate::io::memory::{MemoryConfig, MemoryPort};
-use crate::qp::{GRH_LEN, SendWr};
+use crate::qp::{GRH_LEN, QpChange, SendWr};
 use proptest::prelude::*;
 use roce_proto::types::{PKey, Psn, QKey};
 use roce_proto::wire::frame::{self, Frame};

@@ -409,3 +409,76 @@ fn a_solicited_message_raises_the_event_that_was_asked_for() {
     net.rounds(2);
     assert!(net.b.cq(net.cq[1]).unwrap().take_event());
 }
+
+#[test]
+fn a_message_in_pieces_is_gathered_into_its_place() {
+    let mut net = Net::default();
+    let ah = net.ah(AhConfig::new(v4(2)));
+    net.post_recv(1, 100);
+    net.post_recv(2, 100);
+    let wr = net.wr(ah);
+    let gather = |place: &mut [u8]| {
+        let (first, second) = place.split_at_mut(3);
+        first.copy_from_slice(b"abc");
+        second.copy_from_slice(b"defg");
+    };
+    // The first makes the headers, the second is made like it.
+    for _ in 0..2 {
+        net.a.post_send_with(net.qp[0], &wr, 7, gather).unwrap();
+    }
+    net.rounds(2);
+    for _ in 0..2 {
+        assert_eq!(net.received().unwrap().buf.unwrap()[GRH_LEN..GRH_LEN + 7], *b"abcdefg");
+    }
+    let too_long = net.a.post_send_with(net.qp[0], &wr, 4097, |_| panic!("a refused send is not filled"));
+    assert_eq!(too_long, Err(PostError::TooLong { len: 4097, max: 4096 }));
+    net.assert_reconciled();
+}
+
+#[test]
+fn what_a_queue_pair_was_made_with_can_be_changed() {
+    let mut net = Net::default();
+    let ah = net.ah(AhConfig::new(v4(2)));
+    let exchange = |net: &mut Net, qkey| {
+        // As often as a receiver needs to know the flow by heart.
+        for wr_id in 0..20 {
+            net.post_recv(wr_id, 100);
+            let wr = SendWr { qkey, ..net.wr(ah) };
+            net.a.post_send(net.qp[0], &wr, b"x").unwrap();
+            net.rounds(2);
+            assert_eq!(net.sent().unwrap().status, WcStatus::Success);
+        }
+        std::iter::from_fn(|| net.received()).count()
+    };
+    assert_eq!(exchange(&mut net, QKEY), 20);
+    let other = QKey(0x2222);
+    net.b.change_qp(net.qp[1], QpChange { qkey: Some(other), ..QpChange::default() }).unwrap();
+    assert_eq!(exchange(&mut net, QKEY), 0);
+    assert_eq!(net.b.qp_counters(net.qp[1]).unwrap().qkey_violations, 20);
+    net.b.modify_qp(net.qp[1], QpState::Reset).unwrap();
+    for state in [QpState::Init, QpState::ReadyToReceive] {
+        net.b.modify_qp(net.qp[1], state).unwrap();
+    }
+    assert_eq!(exchange(&mut net, other), 20);
+    let change = QpChange { pkey_index: Some(1), qkey: Some(QKEY), psn: None };
+    assert_eq!(net.b.change_qp(net.qp[1], change), Err(QpError::NoPKey(1)));
+    net.b.modify_qp(net.qp[1], QpState::Reset).unwrap();
+    for state in [QpState::Init, QpState::ReadyToReceive] {
+        net.b.modify_qp(net.qp[1], state).unwrap();
+    }
+    assert_eq!(exchange(&mut net, other), 20, "a refused change changes nothing");
+}
+
+#[test]
+fn a_send_that_was_never_posted_can_be_failed() {
+    let mut net = Net::new(MemoryConfig::default(), |_| ());
+    let qp = net.qp[0];
+    net.a.fail_send(qp, 77, WcStatus::LocalQpOperationError).unwrap();
+    let done = net.sent().unwrap();
+    assert_eq!((done.wr_id, done.status), (77, WcStatus::LocalQpOperationError));
+    let depth = net.a.cq(net.cq[0]).unwrap().depth();
+    for n in 0..depth as u64 {
+        net.a.fail_send(qp, n, WcStatus::WorkRequestFlushed).unwrap();
+    }
+    assert_eq!(net.a.fail_send(qp, 1, WcStatus::WorkRequestFlushed), Err(PostError::CqFull));
+}
