@@ -162,3 +162,112 @@ impl<B> Receiver<B> {
         batches.flat_map(|batch| *batch).filter_map(flush).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    const QPN: Qpn = Qpn::MAX;
+
+    /// Number `n`, of a receive with the buffer `n`.
+    fn received(n: u32) -> Completion<u32> {
+        flushed(QPN, WcOpcode::Recv, n.into(), Some(n))
+    }
+
+    #[test]
+    fn with_every_batch_away_nothing_is_taken() {
+        let (mut worker, mut app) = completions(1);
+        let mut count = 0;
+        while worker.room() > 0 {
+            assert!(worker.push(received(count)).is_ok());
+            count += 1;
+        }
+        assert_eq!(count as usize, 4 * BATCH);
+        assert_eq!(worker.push(received(count)).unwrap_err().buf, Some(count), "it comes back");
+        assert_eq!(app.consume(BATCH - 1, |_| true), BATCH - 1);
+        assert!(worker.next_again().is_none() && worker.room() == 0, "the batch is not read to its end");
+        assert_eq!(app.consume(1, |_| true), 1);
+        let again: Vec<_> = std::iter::from_fn(|| worker.next_again()).map(|(_, wr)| wr.buf).collect();
+        assert_eq!(again, (0..BATCH as u32).collect::<Vec<_>>());
+        assert_eq!(worker.room(), BATCH);
+    }
+
+    #[test]
+    fn only_receives_go_back() {
+        let (mut worker, mut app) = completions(1);
+        worker.push(flushed(QPN, WcOpcode::Send, 1, Some(1))).unwrap();
+        worker.push(received(2)).unwrap();
+        worker.flush();
+        assert_eq!(app.consume(9, |_| true), 2);
+        assert_eq!(worker.next_again().map(|(qpn, wr)| (qpn, wr.wr_id, wr.buf)), Some((QPN, 2, 2)));
+        assert!(worker.next_again().is_none());
+    }
+
+    #[test]
+    fn what_the_worker_did_not_take_any_more_is_there_in_the_end() {
+        let (mut worker, mut app) = completions(1);
+        for n in 0..70 {
+            worker.push(received(n)).unwrap();
+        }
+        worker.flush();
+        // A whole batch and a part of the next; one buffer was kept.
+        assert_eq!(app.consume(66, |done| done.wr_id != 65), 66);
+        assert_eq!(worker.next_again().map(|(_, wr)| wr.buf), Some(0));
+        let mut rest: Vec<_> = std::iter::from_fn(|| worker.next_again()).map(|(_, wr)| wr.buf).collect();
+        drop(worker);
+        let taken: Vec<_> = std::iter::from_fn(|| app.pop()).map(|done| done.wr_id).collect();
+        assert_eq!(taken, [66, 67, 68, 69]);
+        rest.extend(app.leftovers().into_iter().filter_map(|done| {
+            assert_eq!((done.opcode, done.qpn), (WcOpcode::Recv, QPN));
+            done.buf
+        }));
+        assert_eq!(rest, (1..65).collect::<Vec<_>>());
+    }
+
+    proptest! {
+        /// Against two plain queues: completions in order to the application, receives in order back, none lost.
+        #[test]
+        fn behaves_as_two_queues(ops in proptest::collection::vec((0u8..5, 1usize..100), 1..500)) {
+            let (mut worker, mut app) = completions::<u32>(256);
+            let (mut staged, mut out, mut back) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+            let mut next = 0;
+            for (op, amount) in ops {
+                match op {
+                    0 => for _ in 0..amount.min(worker.room()) {
+                        prop_assert!(worker.push(received(next)).is_ok());
+                        staged.push_back(next);
+                        next += 1;
+                        if staged.len() == BATCH { out.append(&mut staged); }
+                    },
+                    1 => { worker.flush(); out.append(&mut staged); }
+                    2 => {
+                        let mut seen = Vec::new();
+                        let took = app.consume(amount, |done| {
+                            seen.push(done.buf.unwrap());
+                            !done.wr_id.is_multiple_of(3)
+                        });
+                        let want: Vec<u32> = out.drain(..amount.min(out.len())).collect();
+                        prop_assert_eq!(took, want.len());
+                        prop_assert_eq!(&seen, &want);
+                        back.extend(want.into_iter().filter(|n| !n.is_multiple_of(3)));
+                    }
+                    3 => {
+                        let done = app.pop();
+                        prop_assert_eq!(done.and_then(|done| done.buf), out.pop_front());
+                    }
+                    _ => for _ in 0..amount {
+                        // Some wait in a batch that is not read to its end.
+                        let Some((_, wr)) = worker.next_again() else { break };
+                        prop_assert_eq!(Some(wr.buf), back.pop_front());
+                    },
+                }
+            }
+            worker.flush();
+            while app.consume(1000, |_| false) > 0 {}
+            let rest: Vec<u32> = std::iter::from_fn(|| worker.next_again()).map(|(_, wr)| wr.buf).collect();
+            prop_assert_eq!(rest, Vec::from(back));
+        }
+    }
+}

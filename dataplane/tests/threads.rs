@@ -4,7 +4,7 @@ use dataplane::ah::{AhConfig, AhKey, AhState};
 use dataplane::clock::Clock;
 use dataplane::cq::{Completion, WcOpcode, WcStatus};
 use dataplane::io::memory::{MemoryConfig, MemoryPort};
-use dataplane::qp::{CqKey, GRH_LEN, PostError, QpConfig, QpKey, RecvWr, SendWr};
+use dataplane::qp::{CqKey, GRH_LEN, PostError, QpConfig, QpKey, QpState, RecvWr, SendWr};
 use dataplane::thread::{Endpoint, Remains, StartError, ThreadConfig};
 use dataplane::worker::{PortConfig, Worker, WorkerConfig};
 use roce_proto::types::{QKey, Qpn};
@@ -18,6 +18,8 @@ struct End {
     handle: Handle,
     qp: QpKey,
     qpn: Qpn,
+    cq: CqKey,
+    clock: Clock,
 }
 
 fn ip(last: u8) -> IpAddr {
@@ -37,7 +39,7 @@ fn start(io: MemoryPort, last: u8, queue: usize, clock: Clock) -> End {
     let qpn = worker.qpn(qp).unwrap();
     let config = ThreadConfig { queue, ..ThreadConfig::default() };
     let handle = Endpoint::start(worker, vec![cq], &config, clock, || Ok(())).unwrap();
-    End { handle, qp, qpn }
+    End { handle, qp, qpn, cq, clock }
 }
 
 fn pair(queue: usize) -> (End, End, AhKey) {
@@ -297,4 +299,48 @@ fn an_idle_worker_thread_sleeps() {
     let (after, elapsed) = (cpu(), started.elapsed());
     let used = (after.tv_sec - before.tv_sec) as f64 + (after.tv_nsec - before.tv_nsec) as f64 / 1e9;
     assert!(used < 0.05 * elapsed.as_secs_f64(), "{used} s of CPU in {elapsed:?}");
+}
+
+#[test]
+fn receives_go_back_with_their_completions() {
+    const N: u64 = 20_000;
+    const RECVS: u64 = 200;
+    let (mut a, mut b, ah) = pair(256);
+    post_recvs(&mut b, RECVS);
+    let wr = wr(ah, b.qpn);
+    let mut bufs: Vec<Vec<u8>> = (0..100).map(|_| vec![0; 8]).collect();
+    let (mut posted, mut got, mut ids) = (0u64, 0u64, Vec::new());
+    eventually(|| {
+        // A third of the receives at the most is on its way, so that none is missing when a datagram comes.
+        let room = (RECVS / 3 - (posted - got)).min(N - posted) as usize;
+        let mut ready: Vec<_> = bufs.drain(..room.min(bufs.len())).collect();
+        for (n, buf) in (posted..).zip(&mut ready) {
+            buf.copy_from_slice(&n.to_be_bytes());
+        }
+        let mut ready = ready.into_iter();
+        posted += a.handle.post_send_list(a.qp, &wr, 8, &mut ready) as u64;
+        bufs.extend(ready);
+        bufs.extend(std::iter::from_fn(|| a.handle.reclaim()));
+        b.handle.consume(50, |done| {
+            assert_eq!((done.status, done.opcode, done.qpn), (WcStatus::Success, WcOpcode::Recv, b.qpn));
+            assert_eq!(number(done), got);
+            ids.push(done.wr_id);
+            got += 1;
+            true
+        });
+        got == N
+    });
+    // Each receive was used in its turn, again and again, by its own name.
+    assert!(ids.iter().zip((0..RECVS).cycle()).all(|(id, want)| *id == want), "{ids:?}");
+    // They are all there at the end, in the queue pair or as flushed.
+    let Remains { mut worker, completions, .. } = b.handle.stop().unwrap();
+    assert!(completions.iter().all(|done| done.status == WcStatus::WorkRequestFlushed));
+    worker.modify_qp(b.qp, QpState::Error).unwrap();
+    worker.poll(b.clock.now());
+    let mut left = completions.len() as u64;
+    while let Some(done) = worker.cq(b.cq).unwrap().pop() {
+        assert_eq!(done.status, WcStatus::WorkRequestFlushed);
+        left += 1;
+    }
+    assert_eq!(left, RECVS);
 }

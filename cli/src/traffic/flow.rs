@@ -156,12 +156,12 @@ impl Sending {
 /// Messages of at most so many bytes are waited for until they are a burst: larger ones take longer than the wait.
 const SMALL: usize = 512;
 
-/// Leaves the port alone for some microseconds: when it is full, and when it has given less than a burst. The other side has
+/// Leaves the port alone for about a microsecond: when it is full, and when it has given less than a burst. The other side has
 /// work to do meanwhile, undisturbed by somebody who looks into its ring all the time, and the next round finds whole bursts.
 /// For throughput only: it is a delay.
 #[cold]
 fn leave_alone() {
-    for _ in 0..64 {
+    for _ in 0..16 {
         std::hint::spin_loop();
     }
 }
