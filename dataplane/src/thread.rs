@@ -136,6 +136,7 @@ impl<I: PortIo + 'static, B: Buffer> Endpoint<I, B> {
             idle: Idle::new(config.idle),
             shares_core: !matches!(config.idle, IdlePolicy::Spin),
             since_yield: 0,
+            yield_at: YIELD_AFTER,
             stuck_since: None,
             clock: RoundClock::new(clock),
         };
@@ -334,15 +335,23 @@ struct WorkerSide<I: PortIo, B: Buffer> {
     shares_core: bool,
     /// Work done since the core was last given away.
     since_yield: usize,
+    /// How much of it is enough.
+    yield_at: usize,
     /// When asked to stop: since when the port has taken nothing of what is left.
     stuck_since: Option<Instant>,
     clock: RoundClock,
 }
 
-/// Requests and completions after which a worker that may share its core gives it away, busy or not: the application could
-/// otherwise neither take completions nor post receives, and what arrives meanwhile would be dropped. A switch costs a
-/// microsecond or two, so this is some nanoseconds a message.
+/// Requests and completions after which a worker that may share its core gives it away, busy or not, unless receives are
+/// plentiful: the application could otherwise neither take completions nor post receives, and what arrives meanwhile would be
+/// dropped. A switch costs a microsecond or two, so this is ten nanoseconds a message.
 const YIELD_AFTER: usize = 512;
+
+/// The same where receives are plentiful: half a millisecond at a hundred nanoseconds a message.
+const YIELD_AT_LAST: usize = 4096;
+
+/// While a worker's turn goes on, how often it looks whether receives are still plentiful.
+const LOOK_EVERY: usize = 128;
 
 /// Commands taken in one round: bounds the time until the next receive.
 const COMMANDS_PER_ROUND: usize = 256;
@@ -374,11 +383,21 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
                 self.clock.paused();
             }
             self.since_yield += commands + completed;
-            if self.shares_core && self.since_yield >= YIELD_AFTER {
-                self.since_yield = 0;
-                std::thread::yield_now();
+            if self.shares_core && self.since_yield >= self.yield_at {
+                self.end_turn();
             }
         }
+    }
+
+    /// Gives the core away, unless this can wait a little.
+    fn end_turn(&mut self) {
+        if self.since_yield < YIELD_AT_LAST && self.worker.core.receives_are_plentiful() {
+            self.yield_at = self.since_yield + LOOK_EVERY;
+            return;
+        }
+        self.since_yield = 0;
+        self.yield_at = YIELD_AFTER;
+        std::thread::yield_now();
     }
 
     /// When asked to stop: nothing is left to do, or the port has taken nothing of what is left for a while.

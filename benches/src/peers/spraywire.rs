@@ -81,16 +81,16 @@ fn number(value: &Value, pointer: &str) -> Result<f64, Failure> {
 pub fn throughput(setup: &Setup, size: usize, worker: Worker, stop: &Stop) -> Result<Sample, Failure> {
     // It measures from the first message on, so that the warm-up is part of it.
     let window = Duration::from_secs_f64(setup.warmup + setup.seconds);
-    // Where the application and its worker take turns on one processor, a deeper queue makes for fewer turns.
-    let tx_depth = match worker {
-        Worker::Thread => setup.tx_depth.saturating_mul(4),
-        Worker::Inline | Worker::Two => setup.tx_depth,
+    // Where the application and its worker take turns on one processor, deeper queues make for fewer turns.
+    let (tx_depth, rx_depth) = match worker {
+        Worker::Thread => (setup.tx_depth.saturating_mul(4), setup.rx_depth.saturating_mul(2)),
+        Worker::Inline | Worker::Two => (setup.tx_depth, setup.rx_depth),
     };
     let options = [
         format!("--size={size}"),
         format!("--duration={}ms", window.as_millis()),
-        format!("--tx-depth={}", tx_depth),
-        format!("--rx-depth={}", setup.rx_depth),
+        format!("--tx-depth={tx_depth}"),
+        format!("--rx-depth={rx_depth}"),
     ];
     stream_sample(&run(setup, commands(setup, "bw", worker, &options), window, stop)?)
 }

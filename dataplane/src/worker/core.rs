@@ -208,6 +208,12 @@ impl<B> Core<B> {
         Ok(())
     }
 
+    /// Whether every queue pair has receives for at least half of its depth, of not too many to look at.
+    pub fn receives_are_plentiful(&self) -> bool {
+        const FEW: usize = 8;
+        self.qps.len() <= FEW && self.qps.values().all(|qp| qp.recv.len() > qp.recv.capacity() / 2)
+    }
+
     /// Posts receives until `next` has no more; returns how many, and the one that was refused, which ends it too. Runs for the
     /// same queue pair look it up once.
     pub fn post_recvs(

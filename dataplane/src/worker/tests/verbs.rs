@@ -482,3 +482,29 @@ fn a_send_that_was_never_posted_can_be_failed() {
     }
     assert_eq!(net.a.fail_send(qp, 1, WcStatus::WorkRequestFlushed), Err(PostError::CqFull));
 }
+
+#[test]
+fn receives_are_plentiful_above_half_of_the_depth_of_each_of_a_few_queue_pairs() {
+    let mut net = Net::default();
+    let cq = net.b.create_cq(8);
+    let other = net.b.create_qp(&QpConfig { recv_depth: 4, ..QpConfig::new(cq) }).unwrap();
+    let depth = QpConfig::new(cq).recv_depth;
+    net.b.destroy_qp(net.qp[1]).unwrap();
+    let post = |net: &mut Net, count| {
+        for wr_id in 0..count {
+            net.b.post_recv(other, RecvWr { wr_id, buf: vec![0; 64] }).unwrap();
+        }
+        net.b.core.receives_are_plentiful()
+    };
+    assert!(!post(&mut net, 2));
+    assert!(post(&mut net, 1));
+    let second = net.b.create_qp(&QpConfig::new(cq)).unwrap();
+    assert!(!post(&mut net, 0), "{depth} receives and none posted");
+    net.b.destroy_qp(second).unwrap();
+    // Too many to look at.
+    for _ in 0..8 {
+        let qp = net.b.create_qp(&QpConfig { recv_depth: 1, ..QpConfig::new(cq) }).unwrap();
+        net.b.post_recv(qp, RecvWr { wr_id: 0, buf: vec![0; 64] }).unwrap();
+    }
+    assert!(!post(&mut net, 1));
+}
