@@ -30,6 +30,7 @@ const LAYERS: &[Layer] = &[
     layer("testbed/tree", &[], &[]),
     layer("testbed/net", &[], &[]),
     layer("testbed/hostile", &[], &[]),
+    layer("testbed/impair", &["roce-proto"], &[]),
     layer("dataplane/dpdk-sys", &[], &[]),
     layer("dataplane/dpdk", &["dataplane/dpdk-sys"], &[]),
     layer("dataplane", &["fec", "roce-proto", "dataplane/dpdk"], &["testbed"]),
@@ -37,7 +38,7 @@ const LAYERS: &[Layer] = &[
     // has `main`; packets it moves through the data plane only.
     layer(
         "cli",
-        &["fec", "roce-proto", "testbed", "dataplane", "dataplane/dpdk"],
+        &["fec", "roce-proto", "testbed", "testbed/impair", "dataplane", "dataplane/dpdk"],
         &["testbed/net", "testbed/hostile"],
     ),
     // The bare loops that our figures are held against use the port without our layers.
