@@ -270,6 +270,24 @@ pub fn look(args: &EndpointArgs, role: Role, verbosity: u8) -> Result<(Eal, Stri
     Ok((eal, plan.selector))
 }
 
+/// Starts DPDK with the devices of `plan`, for a command that is no endpoint. Once per process.
+///
+/// # Errors
+/// Cores that there are not, and whatever DPDK or the driver does not allow, with what to do about it.
+pub fn start_for(
+    plan: &Plan,
+    cores: Option<Vec<usize>>,
+    extra: Vec<String>,
+    verbosity: u8,
+) -> Result<Eal, Error> {
+    check_cores(cores.as_deref().unwrap_or_default())?;
+    let _opening = Opening::begin();
+    let config = EalConfig { cores, extra, ..plan_config(plan, verbosity) };
+    let eal = Eal::init(&config).map_err(Error::usage)?;
+    tracing::info!("{} started with {}", Eal::version(), eal.args()[1..].join(" "));
+    Ok(eal)
+}
+
 /// What ends a command whose port went away.
 pub fn port_gone() -> Error {
     Error::failed("the port is gone: its interface was removed, or moved to another network namespace")
@@ -283,7 +301,20 @@ fn connect(
     config: &OpenConfig,
     stop: &Stop,
 ) -> Result<Vec<DpdkPort>, Error> {
-    open::connect(config.peer_wait, || open(eal, port, config), || stop.requested()).map_err(|e| match e {
+    connect_for(config.peer_wait, stop, || open(eal, port, config))
+}
+
+/// Opens a port by `open`; a memif client waits for its server, as long as `peer_wait` says.
+///
+/// # Errors
+/// What `open` says, and a server that is not there.
+pub fn connect_for(
+    peer_wait: Duration,
+    stop: &Stop,
+    open: impl FnMut() -> Result<Vec<DpdkPort>, OpenError>,
+) -> Result<Vec<DpdkPort>, Error> {
+    let _opening = Opening::begin();
+    open::connect(peer_wait, open, || stop.requested()).map_err(|e| match e {
         ConnectError::Open(e) => Error::usage(e),
         ConnectError::Interrupted => Error::interrupted(),
         e @ (ConnectError::NoPeer(_) | ConnectError::Refused(_)) => Error::failed(e),
@@ -393,12 +424,19 @@ fn start(plan: &Plan, args: &EndpointArgs, verbosity: u8) -> Result<Eal, Error> 
 
 fn eal_config(plan: &Plan, args: &EndpointArgs, verbosity: u8) -> EalConfig {
     EalConfig {
-        program: "spraywire".to_owned(),
         cores: args.cores.clone().map(|c| c.0),
-        vdevs: plan.vdevs.clone(),
-        allow: plan.allow.clone(),
         telemetry: args.observe.telemetry.then(|| telemetry::prefix(args.observe.name.as_ref())),
         extra: args.eal.clone().unwrap_or_default().0,
+        ..plan_config(plan, verbosity)
+    }
+}
+
+/// What every command starts DPDK with.
+fn plan_config(plan: &Plan, verbosity: u8) -> EalConfig {
+    EalConfig {
+        program: "spraywire".to_owned(),
+        vdevs: plan.vdevs.clone(),
+        allow: plan.allow.clone(),
         log_level: match verbosity {
             0 | 1 => None,
             2 => Some(LogLevel::Info),

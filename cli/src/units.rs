@@ -92,6 +92,18 @@ pub fn rate(text: &str) -> Result<Rate, String> {
     Ok(if messages { Rate::MessagesPerSecond(n) } else { Rate::BitsPerSecond(n) })
 }
 
+/// A share: `0.1%`, `0.001`, `1`; from nothing to all.
+pub fn share(text: &str) -> Result<f64, String> {
+    let expected = || format!("`{text}` is no share: write 0.1% or 0.001, at most 100%");
+    let trimmed = text.trim();
+    let (digits, factor) = match trimmed.strip_suffix('%') {
+        Some(percent) => (percent.trim_end(), 100.0),
+        None => (trimmed, 1.0),
+    };
+    let share = decimal(digits).ok_or_else(expected)? / factor;
+    if share <= 1.0 { Ok(share) } else { Err(expected()) }
+}
+
 /// A duration: `10` or `10s`, `500ms`, `20us`, `100ns`, `2m`, `1h`; fractions allowed. At most a hundred years.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let expected = || format!("`{text}` is no duration: write 10 (seconds), 500ms, 20us, 2m or 1h");

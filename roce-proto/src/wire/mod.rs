@@ -11,6 +11,7 @@ pub mod bth;
 pub mod checksum;
 pub mod control;
 pub mod deth;
+pub mod ecn;
 pub mod ethernet;
 pub mod ext;
 pub mod frame;

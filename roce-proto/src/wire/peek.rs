@@ -28,16 +28,8 @@ pub enum Peek {
 /// round.
 #[inline]
 pub fn peek(frame: &[u8]) -> Peek {
-    let mut at = 12;
-    let mut kind = ether_type(frame, at);
-    for _ in 0..2 {
-        if !kind.is_tag() {
-            break;
-        }
-        at += 4;
-        kind = ether_type(frame, at);
-    }
-    let Some(l3) = frame.get(at + 2..) else { return Peek::Other };
+    let (kind, at) = network_header(frame);
+    let Some(l3) = frame.get(at..) else { return Peek::Other };
     match kind {
         EtherType::IPV4 => match l3 {
             // Version 4 without options, UDP, and no fragment but perhaps the first.
@@ -53,6 +45,21 @@ pub fn peek(frame: &[u8]) -> Peek {
         EtherType::ARP => arp(l3),
         _ => Peek::Other,
     }
+}
+
+/// What is behind the Ethernet header and up to two VLAN tags, and where it begins.
+#[inline]
+pub(super) fn network_header(frame: &[u8]) -> (EtherType, usize) {
+    let mut at = 12;
+    let mut kind = ether_type(frame, at);
+    for _ in 0..2 {
+        if !kind.is_tag() {
+            break;
+        }
+        at += 4;
+        kind = ether_type(frame, at);
+    }
+    (kind, at + 2)
 }
 
 /// The type at `at`; 0, which is none, behind the end.
