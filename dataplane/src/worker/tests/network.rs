@@ -200,3 +200,36 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn pings_of_our_own_come_back_whole() {
+    let mut net = Net::default();
+    let mtu = usize::from(net.a.port_info(0).unwrap().mtu);
+    for (dst, header) in [(v4(2), 20), (v6(2), 40)] {
+        let ah = net.a.create_ah(&AhConfig::new(dst), at(net.now)).unwrap();
+        assert_eq!(net.a.send_echo(ah, 1, 1, 100), Err(EchoError::Unresolved));
+        net.rounds(20);
+        assert_eq!(net.a.ah_state(ah), Some(AhState::Ready));
+        let min = header + 8;
+        for len in [min - 1, mtu + 1] {
+            assert_eq!(net.a.send_echo(ah, 1, 1, len), Err(EchoError::Length { len, min, max: mtu }));
+        }
+        for (sequence, len) in [(7, min), (8, 99), (0xffff, mtu)] {
+            let before = [net.a.counters(0).unwrap().echo, net.b.counters(0).unwrap().echo];
+            net.a.send_echo(ah, 0x1234, sequence, len).unwrap();
+            net.rounds(4);
+            assert_eq!(net.a.echo_reply(0), Some(EchoReply { from: dst, sequence, len }));
+            assert_eq!(net.a.echo_reply(0), None, "it was taken");
+            let after = [net.a.counters(0).unwrap().echo, net.b.counters(0).unwrap().echo];
+            assert_eq!([after[0] - before[0], after[1] - before[1]], [1, 1]);
+        }
+        // An answer that comes after another question was asked is nobody's any more.
+        net.a.send_echo(ah, 1, 1, 100).unwrap();
+        net.a.send_echo(ah, 2, 2, 100).unwrap();
+        let ignored = net.a.counters(0).unwrap().ignored;
+        net.rounds(4);
+        assert_eq!(net.a.echo_reply(0).map(|reply| reply.sequence), Some(2));
+        assert_eq!(net.a.counters(0).unwrap().ignored, ignored + 1);
+    }
+    net.assert_reconciled();
+}
