@@ -2,6 +2,7 @@
 
 use crate::args::{EndpointArgs, NeighbourArg, NeighbourFrom, PortSpec};
 use crate::error::Error;
+use crate::host::{Host, net, numa};
 use crate::kernel::KernelTable;
 use crate::observe::{Observation, Prepared, telemetry};
 use crate::signal::Stop;
@@ -132,6 +133,10 @@ impl Endpoint {
             port.wait_link(limit).map_err(Error::failed)?;
         }
         let info = port.info();
+        let port_info = eal.find(&plan.selector).and_then(|id| eal.port(id)).map_err(Error::usage)?;
+        if let Some(node) = node_of(&Host::here(), &port_info) {
+            numa::say_if_far(&Host::here(), node, args.cores.as_ref().map(|cores| cores.0.as_slice()));
+        }
         tracing::info!(
             "port {} ({}) has MAC address {}, MTU {} and the addresses {}",
             info.name,
@@ -405,6 +410,14 @@ fn warn_of_few_cores() {
         tracing::warn!(
             "only {cores} core{s}: both sides and everything else here share them, and figures will vary"
         );
+    }
+}
+
+/// The NUMA node of a port: of the device that the kernel's interface stands on, or of the port itself.
+fn node_of(host: &Host, port: &dpdk::PortInfo) -> Option<u32> {
+    match &port.interface {
+        Some(interface) => net::interface(host, &interface.name)?.numa,
+        None => port.socket,
     }
 }
 

@@ -100,7 +100,7 @@ pub struct Counters {
     pub delivered_bytes: u64,
     /// ARP and neighbour discovery packets taken note of or answered.
     pub neighbour: u64,
-    /// Echo requests answered.
+    /// Echo requests answered, and answers to our own.
     pub echo: u64,
     /// Well-formed packets of no concern to us (other protocols and ports).
     pub ignored: u64,

@@ -4,6 +4,7 @@
 //! absent and no error: kernels, containers and virtual machines each leave something out.
 
 pub mod net;
+pub mod numa;
 pub mod pci;
 pub mod use_of_files;
 

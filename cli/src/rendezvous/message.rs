@@ -170,6 +170,18 @@ pub enum Message {
         /// Messages received so far in the running test.
         received: u64,
     },
+    /// Anybody: who is there? Needs no session.
+    Probe {
+        /// Drawn by who asks.
+        id: u64,
+    },
+    /// The answer.
+    About {
+        /// Of the question.
+        id: u64,
+        /// The largest message the port carries, in bytes.
+        mtu: u32,
+    },
     /// Either: the session is over.
     Bye {
         /// Of the session.
@@ -192,6 +204,8 @@ impl Message {
             | Message::Report { id, .. }
             | Message::Ping { id }
             | Message::Pong { id, .. }
+            | Message::Probe { id }
+            | Message::About { id, .. }
             | Message::Bye { id } => *id,
         }
     }

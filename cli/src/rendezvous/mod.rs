@@ -208,6 +208,7 @@ impl Control {
         {
             let peer = Peer { ip, qpn: done.src_qpn };
             match self.assembler.take(peer, bytes) {
+                Ok(Some(Message::Probe { id })) => self.tell(drive, peer, id),
                 Ok(Some(message)) if self.inbox.len() < MAX_QUEUED => self.inbox.push_back((peer, message)),
                 Ok(_) => {}
                 Err(Bad::Version(v)) if !self.warned => {
@@ -222,6 +223,14 @@ impl Control {
             }
         }
         self.post_again(drive, buf);
+    }
+
+    /// Answers who asks what is here.
+    fn tell<D: Drive>(&mut self, drive: &mut D, peer: Peer, id: u64) {
+        let about = Message::About { id, mtu: u32::try_from(self.mtu).unwrap_or(u32::MAX) };
+        if let Err(error) = self.send(drive, peer, &about) {
+            tracing::debug!("{} was not answered: {error}", peer.ip);
+        }
     }
 
     /// Posts a receive, or keeps it for later; returns whether there was room.

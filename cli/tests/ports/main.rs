@@ -5,6 +5,7 @@ mod af_packet;
 mod af_xdp;
 mod memif;
 mod neighbours;
+mod peer;
 mod queues;
 mod ring_pcap;
 mod run;

@@ -275,7 +275,7 @@ pub enum MempoolError {
     },
     /// DPDK could not make it.
     #[error(
-        "a pool of {count} mbufs of {data_room} bytes (about {mib} MiB) could not be made: {} (error {errno}). Give DPDK more memory, or make the pool smaller", strerror(*.errno)
+        "a pool of {count} mbufs of {data_room} bytes (about {mib} MiB) could not be made{}: {} (error {errno}). Give DPDK more memory, or make the pool smaller", on_node(*.node), strerror(*.errno)
     )]
     Create {
         /// Mbufs asked for.
@@ -284,9 +284,15 @@ pub enum MempoolError {
         data_room: u16,
         /// Memory that the pool would take, in MiB.
         mib: u64,
+        /// NUMA node that the memory was to be of, if of any.
+        node: Option<u32>,
         /// `rte_errno` after the call.
         errno: i32,
     },
+}
+
+fn on_node(node: Option<u32>) -> String {
+    node.map_or_else(String::new, |node| format!(" on NUMA node {node}"))
 }
 
 fn dpdk_said(line: &str) -> String {

@@ -242,7 +242,13 @@ fn create(shape: Shape, serial: u64) -> Result<Raw, MempoolError> {
     let Shape { count, cache, data_room, socket } = shape;
     let fail = |errno| {
         let bytes = u64::from(count) * (u64::from(data_room) + u64::from(dpdk_sys::SPW_MBUF_SIZE));
-        MempoolError::Create { count, data_room, mib: bytes.div_ceil(1 << 20), errno }
+        MempoolError::Create {
+            count,
+            data_room,
+            mib: bytes.div_ceil(1 << 20),
+            node: u32::try_from(socket).ok(),
+            errno,
+        }
     };
     // DPDK's names are short, unique and outlive our handles, so they are serial numbers.
     let name = CString::new(format!("spw{serial}")).map_err(|_| fail(libc::EINVAL))?;

@@ -20,11 +20,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A frame that the worker itself has to say.
 pub(crate) struct Reply<'a> {
-    link: frames::Link,
-    body: Body<'a>,
+    pub(super) link: frames::Link,
+    pub(super) body: Body<'a>,
 }
 
-enum Body<'a> {
+pub(super) enum Body<'a> {
     Arp(arp::Packet),
     Echo4 { src: Ipv4Addr, dst: Ipv4Addr, echo: icmp::Echo<'a> },
     Icmp6 { src: Ipv6Addr, dst: Ipv6Addr, message: icmpv6::Message<'a> },
@@ -176,7 +176,11 @@ fn on_icmp4<'a>(message: &Icmp4<'a>, at: &mut Local) -> Outcome<'a> {
         return Outcome::Drop(DropReason::Local(LocalDrop::ForeignIp));
     }
     let to = message.link.src();
-    if message.echo.is_reply || to.is_multicast() || to.is_zero() {
+    if message.echo.is_reply {
+        let awaited = at.take_echo_reply(IpAddr::V4(message.src), &message.echo);
+        return if awaited { Outcome::Done } else { ignored(at) };
+    }
+    if to.is_multicast() || to.is_zero() {
         return ignored(at);
     }
     Outcome::Reply(Reply {
@@ -192,7 +196,11 @@ fn on_icmp6<'a, B: Buffer>(message: &Icmp6<'a>, at: &mut Local, core: &mut Core<
             if !at.is_local(IpAddr::V6(message.dst)) {
                 return Outcome::Drop(DropReason::Local(LocalDrop::ForeignIp));
             }
-            if echo.is_reply || to.is_multicast() || to.is_zero() {
+            if echo.is_reply {
+                let awaited = at.take_echo_reply(IpAddr::V6(message.src), &echo);
+                return if awaited { Outcome::Done } else { ignored(at) };
+            }
+            if to.is_multicast() || to.is_zero() {
                 return ignored(at);
             }
             let body = Body::Icmp6 {

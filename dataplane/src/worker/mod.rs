@@ -9,6 +9,7 @@
 
 mod control;
 mod core;
+mod echo;
 mod look;
 mod port;
 mod rx;
@@ -17,6 +18,7 @@ mod tx;
 #[cfg(test)]
 mod tests;
 
+pub use echo::{EchoError, EchoReply};
 pub use port::PortConfig;
 
 use crate::ah::{Ah, AhConfig, AhError, AhKey, AhState};

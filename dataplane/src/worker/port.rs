@@ -1,5 +1,6 @@
 //! One port of a worker: its IO, what is local to it, and the packets about to leave.
 
+use super::echo::Awaited;
 use super::look::Schedule;
 use super::rx::Known;
 use super::{WorkerConfig, WorkerError};
@@ -69,6 +70,8 @@ pub(crate) struct Local {
     /// Whom the workers that share the port have asked for.
     pub asked: Option<Arc<Asked>>,
     pub announcer: Announcer,
+    /// Answers to echo requests of our own.
+    pub awaited: Awaited,
     /// Which port of the worker it is.
     pub index: usize,
     /// Where neighbours come from instead of the wire.
@@ -256,6 +259,7 @@ impl<I: PortIo, B> Port<I, B> {
             asked: None,
             neighbours: NeighbourTable::new(worker.max_neighbours, worker.seed),
             announcer: Announcer::new(io.state() == PortState::Up),
+            awaited: Awaited::default(),
             index,
             feed: None,
             now: Instant::ZERO,

@@ -2,6 +2,7 @@
 
 use super::{Ask, Finding, Level};
 use crate::host::Host;
+use crate::host::numa::{self, list};
 
 pub(super) fn check(host: &Host, ask: &Ask) -> Vec<Finding> {
     let mut findings = vec![cores(host, ask)];
@@ -18,10 +19,6 @@ pub(super) fn check(host: &Host, ask: &Ask) -> Vec<Finding> {
 /// The processors that will run a poll loop, as far as that is known.
 fn used(host: &Host, ask: &Ask) -> Vec<usize> {
     if ask.cores.is_empty() { host.process().cpus } else { ask.cores.clone() }
-}
-
-fn list(cpus: &[usize]) -> String {
-    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
 fn cores(host: &Host, ask: &Ask) -> Finding {
@@ -97,7 +94,7 @@ fn quota(host: &Host) -> Option<Finding> {
 }
 
 fn numa(host: &Host, ask: &Ask) -> Option<Finding> {
-    let nodes = host.cpu_list("/sys/devices/system/node/online").unwrap_or_default();
+    let nodes = numa::nodes(host);
     if nodes.len() < 2 {
         return Some(Finding::ok("numa", "one NUMA node")).filter(|_| !nodes.is_empty());
     }
@@ -107,19 +104,9 @@ fn numa(host: &Host, ask: &Ask) -> Option<Finding> {
             format!("{} NUMA nodes; the port belongs to none of them", nodes.len()),
         ));
     };
-    let near = host.cpu_list(&format!("/sys/devices/system/node/node{node}/cpulist"))?;
-    let far: Vec<usize> = used(host, ask).into_iter().filter(|c| !near.contains(c)).collect();
-    Some(if far.is_empty() {
-        Finding::ok("numa", format!("port and cores are on NUMA node {node}"))
-    } else {
-        Finding::warning(
-            "numa",
-            format!(
-                "the port is on NUMA node {node}, core {} is not: each packet crosses between them",
-                list(&far)
-            ),
-            format!("--cores with some of {}", list(&near)),
-        )
+    Some(match numa::far(host, node, &used(host, ask)) {
+        None => Finding::ok("numa", format!("port and cores are on NUMA node {node}")),
+        Some(far) => Finding::warning("numa", far.found(), far.mend()),
     })
 }
 

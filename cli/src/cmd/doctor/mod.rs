@@ -4,6 +4,7 @@ mod cpu;
 mod memory;
 mod network;
 mod opened;
+mod peer;
 mod rights;
 mod stale;
 
@@ -20,7 +21,7 @@ use serde::Serialize;
 use std::net::IpAddr;
 
 const AFTER: &str = "\
-Looks at the machine, and with --port at what this port needs; the port itself is opened, and not started. Takes the arguments of
+Looks at the machine, and with --port at what this port needs; the port itself is opened, and started only with --peer. Takes the arguments of
 the command that is to work, and changes nothing. Each finding is ok, a note (good to know), a warning (will be slow or lossy) or a
 problem (will not work); what is not ok says what to do. Exit code 1 if there is a problem.
 
@@ -28,6 +29,7 @@ Examples:
   spraywire doctor
   spraywire doctor --port net_af_packet0,iface=eth1 --ip 10.0.0.1 --mtu 4200
   spraywire doctor --port 0000:01:00.0 --ip 10.0.0.1 --cores 2,3
+  spraywire doctor --port net_af_packet0,iface=eth1 --ip 10.0.0.1 --peer 10.0.0.2
   spraywire doctor --json";
 
 /// Arguments of `doctor`.
@@ -38,6 +40,11 @@ pub struct DoctorArgs {
     #[arg(short = 'm', long = "ib-mtu", value_name = "BYTES", value_parser = ib_mtu)]
     #[serde(skip)]
     pub ib_mtu: Option<Mtu>,
+
+    /// Start the port and look at the way to this host: its MAC address, the largest packet that gets there and back, and its
+    /// IB MTU if spraywire bw or lat serves there
+    #[arg(long, value_name = "HOST")]
+    pub peer: Option<String>,
 
     /// The port.
     #[command(flatten)]
@@ -196,7 +203,9 @@ pub fn run(args: &DoctorArgs, verbosity: u8) -> Result<Exit, Error> {
     json.check()?;
     let mut findings = opened::installed();
     findings.extend(examine(&Host::here(), &Ask::of(args)));
-    if args.endpoint.port.is_some() {
+    if let Some(peer) = &args.peer {
+        findings.extend(peer::check(args, peer, verbosity)?);
+    } else if args.endpoint.port.is_some() {
         findings.extend(opened::check(args, verbosity));
     }
     print(&mut json.text(), &findings)?;

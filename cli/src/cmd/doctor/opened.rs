@@ -29,15 +29,18 @@ pub(super) fn check(args: &DoctorArgs, verbosity: u8) -> Vec<Finding> {
         .and_then(|(eal, selector)| eal.find(&selector).and_then(|id| eal.port(id)).map_err(Error::usage));
     match found {
         Ok(info) => of_port(&info, args.endpoint.mtu),
-        Err(e) => {
-            let mend =
-                e.what_to_do().unwrap_or("mend the problems above first, then say -vv for DPDK's own words");
-            vec![Finding::problem("port", e.message().to_owned(), mend.to_owned())]
-        }
+        Err(e) => vec![refused(&e)],
     }
 }
 
-fn of_port(info: &PortInfo, mtu: Option<u16>) -> Vec<Finding> {
+/// A port that was not opened.
+pub(super) fn refused(error: &Error) -> Finding {
+    let mend =
+        error.what_to_do().unwrap_or("mend the problems above first, then say -vv for DPDK's own words");
+    Finding::problem("port", error.message().to_owned(), mend.to_owned())
+}
+
+pub(super) fn of_port(info: &PortInfo, mtu: Option<u16>) -> Vec<Finding> {
     let PortInfo { name, driver, min_mtu, max_mtu, max_rx_queues, .. } = info;
     let mut findings =
         vec![Finding::ok("port", format!("{name} ({driver}) attaches; MAC address {}", info.mac))];

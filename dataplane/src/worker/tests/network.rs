@@ -1,6 +1,7 @@
 //! The worker and its network: addresses, neighbours, echo, and frames that are broken or hostile.
 
 use super::*;
+use crate::io::{PacketBuf, PacketBurst};
 
 #[test]
 fn no_source_address_of_the_family_is_an_error_that_names_the_port() {
@@ -198,5 +199,89 @@ proptest! {
                 prop_assert_eq!(&done.buf.unwrap()[GRH_LEN..GRH_LEN + 7], b"payload");
             }
         }
+    }
+}
+
+#[test]
+fn pings_of_our_own_come_back_whole() {
+    let mut net = Net::default();
+    let mtu = usize::from(net.a.port_info(0).unwrap().mtu);
+    for (dst, header) in [(v4(2), 20), (v6(2), 40)] {
+        let ah = net.a.create_ah(&AhConfig::new(dst), at(net.now)).unwrap();
+        assert_eq!(net.a.send_echo(ah, 1, 1, 100), Err(EchoError::Unresolved));
+        net.rounds(20);
+        assert_eq!(net.a.ah_state(ah), Some(AhState::Ready));
+        let min = header + 8;
+        for len in [min - 1, mtu + 1] {
+            assert_eq!(net.a.send_echo(ah, 1, 1, len), Err(EchoError::Length { len, min, max: mtu }));
+        }
+        for (sequence, len) in [(7, min), (8, 99), (0xffff, mtu)] {
+            let before = [net.a.counters(0).unwrap().echo, net.b.counters(0).unwrap().echo];
+            net.a.send_echo(ah, 0x1234, sequence, len).unwrap();
+            net.rounds(4);
+            assert_eq!(net.a.echo_reply(0), Some(EchoReply { from: dst, sequence, len }));
+            assert_eq!(net.a.echo_reply(0), None, "it was taken");
+            let after = [net.a.counters(0).unwrap().echo, net.b.counters(0).unwrap().echo];
+            assert_eq!([after[0] - before[0], after[1] - before[1]], [1, 1]);
+        }
+        // An answer that comes after another question was asked is nobody's any more.
+        net.a.send_echo(ah, 1, 1, 100).unwrap();
+        net.a.send_echo(ah, 2, 2, 100).unwrap();
+        let ignored = net.a.counters(0).unwrap().ignored;
+        net.rounds(4);
+        assert_eq!(net.a.echo_reply(0).map(|reply| reply.sequence), Some(2));
+        assert_eq!(net.a.counters(0).unwrap().ignored, ignored + 1);
+    }
+    net.assert_reconciled();
+}
+
+/// N queue pairs are N flows to whatever spreads packets by UDP ports: queues of a port, links of a network.
+#[test]
+fn each_queue_pair_has_a_source_port_of_its_own_unless_one_was_asked_for() {
+    const FLOWS: usize = 64;
+    let (io, mut peer) = MemoryPort::pair(&MemoryConfig::default());
+    let mut w = worker(io, 1);
+    for dst in [v4(2), v6(2)] {
+        w.add_neighbour(0, dst, MacAddr([2, 0, 0, 0, 0, 9])).unwrap();
+        let own = w.create_ah(&AhConfig::new(dst), at(0)).unwrap();
+        let asked = w.create_ah(&AhConfig { src_port: Some(0xABCD), ..AhConfig::new(dst) }, at(0)).unwrap();
+        let mut ports = std::collections::HashMap::new();
+        for _ in 0..FLOWS {
+            let cq = w.create_cq(8);
+            let qp = w.create_qp(&QpConfig::new(cq)).unwrap();
+            // Twice by each handle, in turns: what one has sent must not show in what the other sends.
+            for ah in [own, asked, own, asked] {
+                let dst_qpn = Qpn::new(2).unwrap();
+                let wr = SendWr {
+                    wr_id: 0,
+                    ah,
+                    dst_qpn,
+                    qkey: QKEY,
+                    imm: None,
+                    solicited: false,
+                    signaled: false,
+                };
+                w.post_send(qp, &wr, b"x").unwrap();
+                w.poll(at(0));
+                let mut burst = Default::default();
+                while peer.rx_burst(&mut burst, 8) > 0 {}
+                let mut seen = Vec::new();
+                for i in 0..burst.len() {
+                    if let Ok(Frame::Roce(packet)) = frame::parse(burst.get(i).unwrap().contiguous().unwrap())
+                    {
+                        seen.push(packet.src_port());
+                    }
+                }
+                burst.clear();
+                let [port] = seen[..] else { panic!("{seen:?}") };
+                if ah == asked {
+                    assert_eq!(port, 0xABCD);
+                } else {
+                    assert!(port >= 0xC000, "{port:#x}");
+                    *ports.entry(port).or_insert(0) += 1;
+                }
+            }
+        }
+        assert_eq!((ports.len(), ports.values().all(|&n| n == 2)), (FLOWS, true), "{dst}: {ports:?}");
     }
 }
