@@ -1,0 +1,5 @@
+//! The engine between hosts: real bytes over a network that misbehaves, under a virtual clock, from a seed.
+
+mod basic;
+mod net;
+mod random;
