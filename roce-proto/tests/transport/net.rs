@@ -63,6 +63,8 @@ pub struct Net {
     messages: BTreeMap<(usize, usize, u64, u32), Vec<u8>>,
     /// Packets that the network carried.
     pub carried: u64,
+    /// A host whose packets are tampered with, and whose own messages nobody answers for.
+    pub hostile: Option<usize>,
     /// What is done to packets beside the weather: false loses one.
     pub filter: fn(&[u8]) -> bool,
 }
@@ -106,6 +108,7 @@ impl Net {
             messages: BTreeMap::new(),
             carried: 0,
             filter: |_| true,
+            hostile: None,
         }
     }
 
@@ -153,7 +156,10 @@ impl Net {
         self.rng.fill(&mut bytes);
         let h = &mut self.hosts[from];
         let request = SendRequest { token, len: len as u64, communicator: 7, tag, ..SendRequest::default() };
-        h.engine.post_send(key, &request).expect("room");
+        if let Err(refused) = h.engine.post_send(key, &request) {
+            assert!([from, to].map(Some).contains(&self.hostile), "{refused}");
+            return token;
+        }
         let ordinal = h.ordinals.entry((to, tag)).or_default();
         h.sends.insert(token, Sent { bytes: bytes.clone(), key: (to, tag, *ordinal) });
         self.messages.insert((from, to, tag, *ordinal), bytes);
@@ -169,7 +175,11 @@ impl Net {
         let h = &mut self.hosts[at];
         let request = RecvRequest { token, capacity: capacity as u64, communicator: 7, tag };
         h.receives.insert(token, (vec![0xee; capacity], (from, tag)));
-        h.engine.post_recv(key, &request).expect("room");
+        if let Err(refused) = h.engine.post_recv(key, &request) {
+            assert!([from, at].map(Some).contains(&self.hostile), "{refused}");
+            h.receives.remove(&token);
+            return token;
+        }
         while let Some(m) = h.engine.next_move() {
             let block = h.blocks.remove(&m.block).expect("a block that was filled");
             let (bytes, _) = h.receives.get_mut(&m.token).expect("a receive that was posted");
@@ -179,8 +189,53 @@ impl Net {
         token
     }
 
-    fn carry(&mut self, from: usize, to: Address, bytes: Vec<u8>) {
+    /// Changes some bytes, mostly of the headers, or the length; what comes out is as often as not still taken for a packet
+    /// of the session.
+    fn tamper(&mut self, bytes: &mut Vec<u8>) {
+        for _ in 0..self.rng.usize(..4) {
+            match self.rng.u8(..10) {
+                0 => bytes.truncate(self.rng.usize(..=bytes.len())),
+                1 => bytes.extend(std::iter::repeat_n(0xaa, self.rng.usize(..40))),
+                2..=5 => {
+                    // A field set to an end of its range, near it, or to a small number.
+                    let at = 12 + 4 * self.rng.usize(..13);
+                    let values =
+                        [0, 1, 2, u32::MAX, u32::MAX - 1, 1 << 31, self.rng.u32(..300), self.rng.u32(..)];
+                    let value = values[self.rng.usize(..values.len())];
+                    if let Some(field) = bytes.get_mut(at..at + 4) {
+                        field.copy_from_slice(&value.to_be_bytes());
+                    }
+                }
+                _ => {
+                    let most = bytes.len().min(64);
+                    if most > 0 {
+                        let at = self.rng.usize(..most);
+                        bytes[at] ^= 1 << self.rng.u8(..8);
+                    }
+                }
+            }
+        }
+    }
+
+    fn carry(&mut self, from: usize, to: Address, mut bytes: Vec<u8>) {
         self.carried += 1;
+        if self.hostile == Some(from) {
+            // As it is, and changed.
+            let copies = self.rng.usize(..3);
+            for _ in 0..copies {
+                let mut changed = bytes.clone();
+                self.tamper(&mut changed);
+                let id = self.next_packet;
+                self.next_packet += 1;
+                if let Some(to) = self.hosts.iter().position(|h| h.address == to) {
+                    self.packets.insert(id, (from, to, changed, false));
+                    self.flight.push(Reverse((self.now.as_nanos() + self.rng.u64(500..50_000), id)));
+                }
+            }
+            if self.rng.u8(..4) == 0 {
+                self.tamper(&mut bytes);
+            }
+        }
         let Some(to) = self.hosts.iter().position(|h| h.address == to) else { return };
         let w = self.weather;
         if self.dark || !(self.filter)(&bytes) || self.rng.u32(..1000) < w.loss {
@@ -213,6 +268,7 @@ impl Net {
                 match p.to {
                     Place::Receive { token, offset } => {
                         let (buffer, _) = h.receives.get_mut(&token).expect("a receive that was posted");
+                        assert!(offset as usize + payload.len() <= buffer.len(), "within the receive");
                         buffer[offset as usize..][..payload.len()].copy_from_slice(payload);
                     }
                     Place::Block(block) => {
@@ -258,7 +314,8 @@ impl Net {
                 }
                 Operation::Recv => {
                     let (bytes, (from, tag)) = h.receives.remove(&done.token).expect("completes once");
-                    if done.status == Status::Success {
+                    let honest = self.hostile != Some(from) && self.hostile != Some(at);
+                    if done.status == Status::Success && honest {
                         let ordinal = done.ordinal.0.wrapping_sub(h.engine.config().first.0);
                         let message = &self.messages[&(from, at, tag, ordinal)];
                         assert_eq!(done.len as usize, message.len());
