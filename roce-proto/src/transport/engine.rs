@@ -1,6 +1,6 @@
 //! The engine: its tables, its round, and the small things that all parts need.
 
-use super::api::{Completion, Event, Move, Operation, SessionKey, Status};
+use super::api::{Address, Completion, Event, Move, Operation, SessionKey, Status};
 use super::config::{Config, ConfigError};
 use super::counters::Counters;
 use super::path::Path;
@@ -225,6 +225,11 @@ impl Engine {
     /// Sessions in use, including those whose end has not been taken.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
+    }
+
+    /// The peer of a session that is not over.
+    pub fn peer(&self, session: SessionKey) -> Option<Address> {
+        self.slot_of(session).map(|slot| self.sessions[slot].peer)
     }
 
     /// Whether a session is open.
