@@ -207,6 +207,9 @@ pub enum PostError {
     /// The session is gone.
     #[error("no such session")]
     NoSession,
+    /// The session is not open yet.
+    #[error("the session is not open yet: wait for its event")]
+    NotOpen,
     /// The tables are full for now; take completions, run rounds, and try again.
     #[error("{0} operations are outstanding: take completions and try again")]
     Full(u32),
@@ -226,7 +229,7 @@ pub enum PostError {
 impl PostError {
     /// Whether trying again after a round can succeed.
     pub const fn is_back_pressure(self) -> bool {
-        matches!(self, PostError::Full(_))
+        matches!(self, PostError::Full(_) | PostError::NotOpen)
     }
 }
 

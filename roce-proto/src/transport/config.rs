@@ -47,9 +47,7 @@ pub struct Limits {
     pub sends: u32,
     /// Receives whose completion has not been taken.
     pub receives: u32,
-    /// Messages of which something has come and something is missing.
-    pub incoming: u32,
-    /// The same for one session.
+    /// Messages of several segments that a session may have coming in at once, at most 65,535.
     pub session_incoming: u32,
     /// Blocks of unexpected data, of one segment each.
     pub blocks: u32,
@@ -80,8 +78,6 @@ pub struct Times {
     pub handshake: Duration,
     /// A round that comes this much later than its deadline was held up.
     pub poll_gap: Duration,
-    /// First wait after the peer had no room for unexpected data.
-    pub full_backoff: Duration,
 }
 
 /// Which congestion control.
@@ -120,8 +116,7 @@ impl Default for Limits {
             session_channels: 1_024,
             sends: 65_536,
             receives: 65_536,
-            incoming: 16_384,
-            session_incoming: 1_024,
+            session_incoming: 64,
             blocks: 1_024,
             segments: 262_144,
             windows: 1_024,
@@ -138,8 +133,7 @@ impl Limits {
         session_channels: 64,
         sends: 1_024,
         receives: 1_024,
-        incoming: 256,
-        session_incoming: 64,
+        session_incoming: 16,
         blocks: 64,
         segments: 8_192,
         windows: 16,
@@ -158,10 +152,12 @@ impl Default for Times {
             silence: Duration::from_secs(15),
             handshake: Duration::from_millis(10),
             poll_gap: Duration::from_micros(50),
-            full_backoff: Duration::from_millis(1),
         }
     }
 }
+
+/// Rejected messages of one segment that are remembered until they come void.
+pub(super) const REJECTED: u32 = 1_024;
 
 /// A configuration that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -194,6 +190,12 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// Messages that can be coming in together: what every session may have, those of which the pool holds something, and some that
+    /// were rejected.
+    pub(super) const fn incoming(&self) -> u32 {
+        self.limits.sessions * self.limits.session_incoming + self.limits.blocks + REJECTED
+    }
+
     /// Whether the numbers fit together.
     ///
     /// # Errors
@@ -201,7 +203,7 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let l = &self.limits;
         let most = 1 << 24;
-        let ranges: [(&'static str, u64, u64, u64); 15] = [
+        let ranges: [(&'static str, u64, u64, u64); 14] = [
             ("segment", u64::from(self.segment), 64, 65_000),
             ("control", u64::from(self.control), 128, 65_000),
             ("paths", u64::from(self.paths), 1, 32),
@@ -212,8 +214,7 @@ impl Config {
             ("limits.session_channels", u64::from(l.session_channels), 1, most),
             ("limits.sends", u64::from(l.sends), 1, most),
             ("limits.receives", u64::from(l.receives), 1, most),
-            ("limits.incoming", u64::from(l.incoming), 1, most),
-            ("limits.session_incoming", u64::from(l.session_incoming), 1, most),
+            ("limits.session_incoming", u64::from(l.session_incoming), 1, 65_535),
             ("limits.blocks", u64::from(l.blocks), 1, most),
             ("limits.segments", u64::from(l.segments), 64, 1 << 26),
             ("limits.window", u64::from(l.window), 64, 65_536),
@@ -230,6 +231,11 @@ impl Config {
                 least: 1,
                 most,
             });
+        }
+        let incoming = u64::from(l.sessions) * u64::from(l.session_incoming);
+        if incoming > 1 << 28 {
+            let name = "limits.sessions times limits.session_incoming";
+            return Err(ConfigError::Range { name, value: incoming, least: 1, most: 1 << 28 });
         }
         if !self.segment.is_multiple_of(8) {
             return Err(ConfigError::Multiple { name: "segment", value: u64::from(self.segment), of: 8 });

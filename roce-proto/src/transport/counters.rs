@@ -54,7 +54,7 @@ impl Counters {
 
     /// Counts one packet received.
     #[inline]
-    pub fn note(&mut self, what: &Received) {
+    pub(super) fn note(&mut self, what: &Received) {
         self.received += 1;
         match what {
             Received::Taken(kind) => self.taken[*kind as usize] += 1,

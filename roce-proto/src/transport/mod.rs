@@ -3,24 +3,40 @@
 //!
 //! # The contract of the round
 //!
-//! An `Engine` does no IO and knows no clock. Its driver runs rounds, each in this order:
+//! An [`Engine`] does no IO and knows no clock. Its driver runs rounds, each in this order:
 //!
-//! 1. `Engine::begin` with the time, which must not go back;
-//! 2. `Engine::receive` for **every** packet that waits, and at once what it answers: a [`Placement`] is carried out before the
+//! 1. [`Engine::begin`] with the time, which must not go back, and how long packets may have waited;
+//! 2. [`Engine::receive`] for **every** packet that waits, and at once what it answers: a [`Placement`] is carried out before the
 //!    next call;
-//! 3. `Engine::turn`, which decides on feedback and lets timers fire: none fires before what was waiting has been seen;
-//! 4. `Engine::transmit` until it has nothing more or the driver has no room. What the driver loses after this is a lost packet,
+//! 3. [`Engine::turn`], which decides on feedback and lets timers fire: none fires before what was waiting has been seen;
+//! 4. [`Engine::transmit`] until it has nothing more or the driver has no room. What the driver loses after this is a lost packet,
 //!    and will be repaired as one.
 //!
-//! Between rounds the application posts, and takes completions and events. After each `Engine::post_recv` the driver carries out
-//! the `Engine::next_move`s before anything else. `Engine::next_deadline` says when the next round is due if nothing happens
+//! Between rounds the application posts, and takes completions and events. After each [`Engine::post_recv`] the driver carries out
+//! the [`Engine::next_move`]s before anything else. [`Engine::next_deadline`] says when the next round is due if nothing happens
 //! before.
 //!
-//! Nothing allocates after `Engine::new`, whatever packets say.
+//! Nothing allocates after [`Engine::new`], whatever packets say.
 
+mod acknowledge;
 mod api;
 mod config;
+mod congestion;
 mod counters;
+mod engine;
+mod handshake;
+mod path;
+mod post;
+mod receive;
+mod recovery;
+mod rtt;
+mod segments;
+mod session;
+mod stateless;
+mod table;
+mod tell;
+mod transmit;
+mod window;
 
 pub use api::{
     Address, Completion, ConnectError, Destination, DownReason, Drop, Event, Move, Operation, Origin, Place,
@@ -28,3 +44,7 @@ pub use api::{
 };
 pub use config::{Algorithm, Config, ConfigError, Limits, Times};
 pub use counters::Counters;
+pub use engine::Engine;
+pub use recovery::{Protection, after_loss};
+pub use segments::State as SegmentState;
+pub use session::SessionStats;

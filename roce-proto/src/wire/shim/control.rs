@@ -212,21 +212,32 @@ impl Close {
     }
 }
 
-/// A message cannot be delivered: it is longer than its receive, which is reason 1, the only one there is.
+/// Why a message is rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RejectReason {
+    /// It is longer than its receive.
+    TooLong = 1,
+    /// It came before its receive, and there is no room to keep it: it is to be sent once its receive is announced.
+    Postponed = 2,
+}
+
+/// A message cannot be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RejectMessage {
     /// The id that the receiver of this packet gave to the session.
     pub session: u64,
     /// Number of the message.
     pub message: Seq,
+    /// The sequence of the segment that came.
+    pub seq: Seq,
+    /// Why.
+    pub reason: RejectReason,
 }
-
-/// Longer than its receive.
-const TOO_LONG: u32 = 1;
 
 impl RejectMessage {
     /// Bytes on the wire.
-    pub const LEN: usize = 20;
+    pub const LEN: usize = 24;
 
     /// Reads a payload that is exactly one rejection.
     ///
@@ -234,20 +245,24 @@ impl RejectMessage {
     /// Another length, type or an unknown reason.
     pub fn parse(bytes: &[u8]) -> Result<RejectMessage, ShimError> {
         let common = common_of(bytes, Kind::Reject)?;
-        let b: &[u8; 20] = exact(bytes)?;
-        match be32(b, 16) {
-            TOO_LONG => Ok(RejectMessage { session: common.session, message: Seq(be32(b, 12)) }),
-            other => Err(ShimError::Reason(other)),
-        }
+        let b: &[u8; 24] = exact(bytes)?;
+        let reason = match be32(b, 16) {
+            1 => RejectReason::TooLong,
+            2 => RejectReason::Postponed,
+            other => return Err(ShimError::Reason(other)),
+        };
+        let (message, seq) = (Seq(be32(b, 12)), Seq(be32(b, 20)));
+        Ok(RejectMessage { session: common.session, message, seq, reason })
     }
 
     /// Its bytes.
-    pub fn to_bytes(&self) -> [u8; 20] {
+    pub fn to_bytes(&self) -> [u8; 24] {
         let common = Common { kind: Kind::Reject, flags: 0, path: 0, count: 0, session: self.session };
-        let mut b = [0; 20];
+        let mut b = [0; 24];
         b[..12].copy_from_slice(&common.to_bytes());
         b[12..16].copy_from_slice(&self.message.0.to_be_bytes());
-        b[16..].copy_from_slice(&TOO_LONG.to_be_bytes());
+        b[16..20].copy_from_slice(&u32::from(self.reason as u8).to_be_bytes());
+        b[20..].copy_from_slice(&self.seq.0.to_be_bytes());
         b
     }
 }
@@ -343,8 +358,9 @@ mod tests {
         assert_eq!(Close::parse(&bytes), Ok(close));
         assert_eq!(close.to_bytes()[..], bytes);
 
-        let reject = RejectMessage { session: ID, message: Seq(5) };
-        let bytes = packet([0x1a, 0, 0, 0], &[0, 0, 0, 5, 0, 0, 0, 1]);
+        let reason = RejectReason::Postponed;
+        let reject = RejectMessage { session: ID, message: Seq(5), seq: Seq(6), reason };
+        let bytes = packet([0x1a, 0, 0, 0], &[0, 0, 0, 5, 0, 0, 0, 2, 0, 0, 0, 6]);
         assert_eq!(RejectMessage::parse(&bytes), Ok(reject));
         assert_eq!(reject.to_bytes()[..], bytes);
 
@@ -366,6 +382,6 @@ mod tests {
         assert_eq!(Announce::parse(&short), Err(ShimError::TooShort { have: 47, need: 48 }));
         assert_eq!(Close::parse(&packet([0x19, 0, 0, 3], &[])), Err(ShimError::Reason(3)));
         assert_eq!(Refuse::parse(&packet([0x17, 0, 0, 0], &[0; 4])), Err(ShimError::Reason(0)));
-        assert_eq!(RejectMessage::parse(&packet([0x1a, 0, 0, 0], &[0; 8])), Err(ShimError::Reason(0)));
+        assert_eq!(RejectMessage::parse(&packet([0x1a, 0, 0, 0], &[0; 12])), Err(ShimError::Reason(0)));
     }
 }

@@ -50,8 +50,10 @@ pub struct Data {
     pub ask: bool,
     /// The segment was sent before.
     pub again: bool,
-    /// There is no payload: the message was rejected or given up.
+    /// There is no payload: the message was rejected.
     pub void: bool,
+    /// The segment drew on the grant: it came without its receive being announced.
+    pub granted: bool,
 }
 
 const ASK: u8 = 0x01;
@@ -60,6 +62,7 @@ const VOID: u8 = 0x04;
 const FEC: u8 = 0x08;
 const TAG: u8 = 0x10;
 const SYNC: u8 = 0x20;
+const GRANTED: u8 = 0x40;
 
 impl Data {
     /// Bytes on the wire.
@@ -105,6 +108,7 @@ impl Data {
             ask: flags & ASK != 0,
             again: flags & AGAIN != 0,
             void: flags & VOID != 0,
+            granted: flags & GRANTED != 0,
         };
         let payload = bytes.get(Data::LEN..).unwrap_or_default();
         if data.void {
@@ -120,7 +124,11 @@ impl Data {
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
         let common = Common {
             kind: Kind::Data,
-            flags: flag(self.ask, ASK) | flag(self.again, AGAIN) | flag(self.void, VOID) | flag(s.sync, SYNC),
+            flags: flag(self.ask, ASK)
+                | flag(self.again, AGAIN)
+                | flag(self.void, VOID)
+                | flag(s.sync, SYNC)
+                | flag(self.granted, GRANTED),
             path: self.path,
             count: s.class << 4 | s.priority & 0x0f,
             session: self.session,
@@ -149,7 +157,7 @@ mod tests {
 
     #[rustfmt::skip]
     const BYTES: [u8; 60] = [
-        0x10, 0x23, 0x05, 0xa7,
+        0x10, 0x63, 0x05, 0xa7,
         0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08,
         0x11, 0x12, 0x13, 0x14, // path sequence
         0xff, 0xff, 0xff, 0xff, // sequence
@@ -188,6 +196,7 @@ mod tests {
             ask: true,
             again: true,
             void: false,
+            granted: true,
         }
     }
 

@@ -7,7 +7,7 @@ pub const MAX_PATHS: usize = 32;
 /// Words of a feedback's bitmap at the most.
 pub const MAX_WORDS: usize = 128;
 
-const FULL: u8 = 0x01;
+const CUT: u8 = 0x01;
 const TAG: u8 = 0x10;
 
 /// The fixed part of a feedback. See `docs/protocol.md`, 2.2.
@@ -15,8 +15,8 @@ const TAG: u8 = 0x10;
 pub struct FeedbackHead {
     /// The id that the receiver of this packet gave to the session.
     pub session: u64,
-    /// A segment was refused for want of room for unexpected data.
-    pub full: bool,
+    /// The bitmap had no room for all that arrived.
+    pub cut: bool,
     /// Path reports that follow.
     pub paths: u8,
     /// Words of bitmap that follow them.
@@ -42,7 +42,7 @@ impl FeedbackHead {
     pub fn to_bytes(&self) -> [u8; 32] {
         let common = Common {
             kind: Kind::Feedback,
-            flags: if self.full { FULL } else { 0 },
+            flags: if self.cut { CUT } else { 0 },
             path: self.paths,
             count: self.words,
             session: self.session,
@@ -143,7 +143,7 @@ impl<'a> Feedback<'a> {
         Ok(Feedback {
             head: FeedbackHead {
                 session: common.session,
-                full: common.flags & FULL != 0,
+                cut: common.flags & CUT != 0,
                 paths: common.path,
                 words: common.count,
                 number: Seq(be32(b, 12)),
@@ -175,10 +175,10 @@ impl<'a> Feedback<'a> {
         Seq(self.head.next.0 & !31)
     }
 
-    /// The first sequence that this feedback does not speak of: with a bitmap its end, otherwise `next`.
+    /// The first sequence that this feedback does not speak of, if there is one: usually what it does not name has not arrived.
     #[inline]
-    pub const fn end(&self) -> Seq {
-        if self.words.is_empty() { self.head.next } else { self.base().add(32 * self.words.len() as u32) }
+    pub fn end(&self) -> Option<Seq> {
+        self.head.cut.then(|| self.base().add(32 * self.words.len() as u32))
     }
 }
 
@@ -204,7 +204,7 @@ mod tests {
         let f = Feedback::parse(&BYTES).expect("sound");
         let head = FeedbackHead {
             session: 0x0102_0304_0506_0708,
-            full: true,
+            cut: true,
             paths: 1,
             words: 2,
             number: Seq(9),
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(report.to_bytes(), BYTES[32..48]);
         assert_eq!(f.words().collect::<Vec<_>>(), [0xbfff_ffff, 5]);
         assert_eq!(f.base(), Seq(0xffff_ffe0));
-        assert_eq!(f.end(), Seq(0x20), "the bitmap goes on past the wrap");
+        assert_eq!(f.end(), Some(Seq(0x20)), "the bitmap goes on past the wrap");
     }
 
     #[test]

@@ -32,9 +32,11 @@ pub struct Offer {
     /// In an INIT its time; in an ACCEPT that time again.
     pub time: Ticks,
     /// Most paths that it receives on; in an ACCEPT the number agreed on.
-    pub paths: u16,
-    /// FEC codecs that it knows.
-    pub codecs: u16,
+    pub paths: u8,
+    /// FEC codecs that it knows, one bit each.
+    pub codecs: u8,
+    /// Messages of several segments that it takes at once.
+    pub messages: u16,
 }
 
 impl Offer {
@@ -49,8 +51,9 @@ impl Offer {
             grant: be32(b, 40),
             eager: be32(b, 44),
             time: Ticks(be32(b, 48)),
-            paths: be16(b, 52),
-            codecs: be16(b, 54),
+            paths: (be16(b, 52) >> 8) as u8,
+            codecs: be16(b, 52) as u8,
+            messages: be16(b, 54),
         }
     }
 
@@ -62,8 +65,9 @@ impl Offer {
         for (place, word) in b[16..40].as_chunks_mut::<4>().0.iter_mut().zip(words) {
             *place = word.to_be_bytes();
         }
-        b[40..42].copy_from_slice(&self.paths.to_be_bytes());
-        b[42..].copy_from_slice(&self.codecs.to_be_bytes());
+        b[40] = self.paths;
+        b[41] = self.codecs;
+        b[42..].copy_from_slice(&self.messages.to_be_bytes());
         b
     }
 }
@@ -190,7 +194,7 @@ mod tests {
         0, 0, 0, 64, // grant
         0, 1, 0, 0, // eager
         0x21, 0x22, 0x23, 0x24, // time
-        0, 8, 0, 1,
+        8, 1, 0, 64,
     ];
 
     const VALUE: Offer = Offer {
@@ -204,6 +208,7 @@ mod tests {
         time: Ticks(0x2122_2324),
         paths: 8,
         codecs: 1,
+        messages: 64,
     };
 
     #[test]

@@ -11,7 +11,8 @@ mod handshake;
 mod seq;
 
 pub use control::{
-    Announce, AnnounceEntry, Close, CloseReason, Probe, Refuse, RefuseReason, RejectMessage, Reset,
+    Announce, AnnounceEntry, Close, CloseReason, Probe, Refuse, RefuseReason, RejectMessage, RejectReason,
+    Reset,
 };
 pub use data::{Data, Semantics};
 pub use feedback::{Feedback, FeedbackHead, PathReport};

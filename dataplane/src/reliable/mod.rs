@@ -1,0 +1,494 @@
+//! Reliable messages of any size, to and from any number of peers, over one UD queue pair of a worker.
+//!
+//! A [`Reliable`] drives the engine of [`roce_proto::transport`]: it brings it the packets of its queue pair, places
+//! segments in the application's buffers, and sends what the engine wants sent. Its owner calls [`Reliable::poll`] in
+//! place of [`Worker::poll`]; raw UD queue pairs of the same worker go on beside it.
+
+mod store;
+
+#[cfg(test)]
+mod tests;
+
+use crate::ah::{AhConfig, AhError, AhKey};
+use crate::buffer::Buffer;
+use crate::cq::{Completion as UdCompletion, Family, WcStatus};
+use crate::io::PortIo;
+use crate::qp::{CqKey, GRH_LEN, QpConfig, QpError, QpKey, RecvWr, SendWr, src_port_for};
+use crate::worker::{Progress, Worker};
+use roce_proto::time::Instant;
+use roce_proto::transport::{
+    Address, Completion, Config, ConfigError, ConnectError, Counters, Destination, Engine, Event, Operation,
+    Origin, Place, PostError, Received, RecvRequest, SendRequest, SessionKey, SessionStats, Transmit,
+};
+use roce_proto::types::{QKey, Qpn};
+use roce_proto::wire::shim::{Data, MAX_CONTROL_LEN, immediate, segment_size};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+use store::{Entry, Store};
+
+/// Bursts that are received before it is the turn of sending.
+const BURSTS: usize = 8;
+/// Packets that are sent before it is the turn of receiving.
+const SENDS: usize = 256;
+/// Address handles for answers to strangers.
+const STRANGERS: usize = 16;
+/// Traffic class of our packets: best effort, ECN-capable (ECT(0), RFC 3168).
+const ECT: u8 = 2;
+
+/// How a reliable endpoint is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReliableConfig {
+    /// The port it lives on: an index into the worker's ports.
+    pub port: usize,
+    /// Number of its queue pair; `None` takes the next free one.
+    pub qpn: Option<Qpn>,
+    /// The Q_Key that both sides use.
+    pub qkey: QKey,
+    /// Receives posted for packets. They are posted again at once, so few are enough where only this endpoint is polled.
+    pub rx_depth: u32,
+    /// Packets handed to the port and not yet taken.
+    pub tx_depth: u32,
+    /// The engine. Segment and control size are lowered to what the port's IB MTU carries.
+    pub engine: Config,
+}
+
+impl ReliableConfig {
+    /// On the worker's first port with any number, perftest's Q_Key, and an engine of this incarnation and secret.
+    pub fn new(epoch: u64, secret: [u8; 16]) -> ReliableConfig {
+        ReliableConfig {
+            port: 0,
+            qpn: None,
+            qkey: QKey(0x1111_1111),
+            rx_depth: 8,
+            tx_depth: 512,
+            engine: Config { epoch, secret, segment: u32::MAX & !7, ..Config::default() },
+        }
+    }
+}
+
+/// Why a reliable endpoint was not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReliableError {
+    /// The engine's configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The queue pair.
+    #[error(transparent)]
+    Qp(#[from] QpError),
+}
+
+/// Why a session was not begun.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// There is one already, or no room.
+    #[error(transparent)]
+    Session(#[from] ConnectError),
+    /// The peer's address.
+    #[error(transparent)]
+    Address(#[from] AhError),
+}
+
+/// The end of an operation, with its buffer.
+#[derive(Debug)]
+pub struct Done<B> {
+    /// What the engine says of it; the token is the operation's `wr_id`.
+    pub completion: Completion,
+    /// The buffer, given back.
+    pub buf: B,
+}
+
+/// A reliable endpoint.
+pub struct Reliable<B: Buffer> {
+    engine: Engine,
+    qp: QpKey,
+    cq: CqKey,
+    qpn: Qpn,
+    port: usize,
+    qkey: QKey,
+    sends: Store<B>,
+    receives: Store<B>,
+    /// Blocks of unexpected data, one after the other.
+    pool: Vec<u8>,
+    block: usize,
+    paths: usize,
+    /// Address handles by session and path.
+    handles: Vec<Option<AhKey>>,
+    /// Address handles for answers outside sessions, the oldest first.
+    strangers: Vec<(IpAddr, AhKey)>,
+    /// A packet that the port had no room for, and its header.
+    stalled: Option<Transmit>,
+    header: [u8; MAX_CONTROL_LEN],
+    last: Instant,
+}
+
+impl<B: Buffer> Reliable<B> {
+    /// An endpoint on `worker`; `make` gives buffers of a length for the packets that it receives.
+    ///
+    /// # Errors
+    /// Numbers that do not fit together, or no such port or queue pair number.
+    pub fn new<I: PortIo>(
+        worker: &mut Worker<I, B>,
+        config: &ReliableConfig,
+        mut make: impl FnMut(usize) -> B,
+    ) -> Result<Reliable<B>, ReliableError> {
+        let mtu = worker.ib_mtu(config.port);
+        let mut engine_config = config.engine;
+        engine_config.segment = engine_config.segment.min(segment_size(mtu) as u32);
+        engine_config.control = engine_config.control.min(mtu as u32);
+        let engine = Engine::new(&engine_config)?;
+        let cq = worker.create_cq((config.rx_depth + config.tx_depth) as usize);
+        let qp = worker.create_qp(&QpConfig {
+            port: config.port,
+            qpn: config.qpn,
+            qkey: config.qkey,
+            send_depth: config.tx_depth,
+            recv_depth: config.rx_depth,
+            ..QpConfig::new(cq)
+        });
+        let qp = match qp {
+            Ok(qp) => qp,
+            Err(e) => {
+                // Nothing uses the queue.
+                let _ = worker.destroy_cq(cq);
+                return Err(e.into());
+            }
+        };
+        for wr_id in 0..u64::from(config.rx_depth) {
+            // As many as the queue takes.
+            let _ = worker.post_recv(qp, RecvWr { wr_id, buf: make(GRH_LEN + mtu) });
+        }
+        let limits = engine_config.limits;
+        let paths = usize::from(engine_config.paths);
+        let block = engine_config.segment as usize;
+        Ok(Reliable {
+            engine,
+            qp,
+            cq,
+            qpn: worker.qpn(qp).unwrap_or_default(),
+            port: config.port,
+            qkey: config.qkey,
+            sends: Store::new(limits.sends),
+            receives: Store::new(limits.receives),
+            pool: vec![0; limits.blocks as usize * block],
+            block,
+            paths,
+            handles: vec![None; limits.sessions as usize * paths],
+            strangers: Vec::with_capacity(STRANGERS),
+            stalled: None,
+            header: [0; MAX_CONTROL_LEN],
+            last: Instant::ZERO,
+        })
+    }
+
+    /// The number of its queue pair, by which peers reach it.
+    pub fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// Begins a session. Its [`Event::Up`] or [`Event::Down`] follows.
+    ///
+    /// # Errors
+    /// There is one already, no room, or no way to the address.
+    pub fn connect<I: PortIo>(
+        &mut self,
+        worker: &mut Worker<I, B>,
+        peer: Address,
+        now: Instant,
+    ) -> Result<SessionKey, OpenError> {
+        if let Some(key) = self.engine.session_with(peer) {
+            return Err(ConnectError::Exists(key).into());
+        }
+        let handle = worker.create_ah(&self.way(peer.ip, 0), now)?;
+        self.engine.begin(now, Duration::ZERO);
+        match self.engine.connect(peer) {
+            Ok(key) => {
+                if let Some(place) = self.handles.get_mut(key.slot() * self.paths) {
+                    *place = Some(handle);
+                }
+                Ok(key)
+            }
+            Err(e) => {
+                worker.destroy_ah(handle);
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Ends a session; [`Event::Down`] follows.
+    pub fn close(&mut self, session: SessionKey) {
+        self.engine.close(session);
+    }
+
+    /// Posts the first `len` bytes of `buf` to be sent, which comes back with the completion. The request's token is the caller's
+    /// own number.
+    ///
+    /// # Errors
+    /// Nothing was queued, and the buffer comes back; see [`PostError::is_back_pressure`].
+    #[inline]
+    pub fn post_send(
+        &mut self,
+        session: SessionKey,
+        request: &SendRequest,
+        buf: B,
+    ) -> Result<(), (PostError, B)> {
+        let (wr_id, len) = (request.token, request.len);
+        if len > buf.capacity() as u64 {
+            return Err((PostError::TooLong { len, max: buf.capacity() as u64 }, buf));
+        }
+        match self.engine.post_send(session, &SendRequest { token: self.sends.next(), ..*request }) {
+            Ok(()) => {
+                self.sends.insert(Entry { wr_id, len, buf });
+                Ok(())
+            }
+            Err(e) => Err((e, buf)),
+        }
+    }
+
+    /// Posts a receive of messages as long as `buf`, which comes back with the completion. The request's token is the caller's own
+    /// number, its capacity is not looked at.
+    ///
+    /// # Errors
+    /// Nothing was queued, and the buffer comes back; see [`PostError::is_back_pressure`].
+    #[inline]
+    pub fn post_recv(
+        &mut self,
+        session: SessionKey,
+        request: &RecvRequest,
+        buf: B,
+    ) -> Result<(), (PostError, B)> {
+        let (wr_id, capacity) = (request.token, buf.capacity() as u64);
+        let token = self.receives.next();
+        if let Err(e) = self.engine.post_recv(session, &RecvRequest { token, capacity, ..*request }) {
+            return Err((e, buf));
+        }
+        self.receives.insert(Entry { wr_id, len: capacity, buf });
+        while let Some(m) = self.engine.next_move() {
+            let from = m.block as usize * self.block;
+            if let Some(bytes) = self.pool.get(from..from + m.len as usize) {
+                self.receives.write(m.token, m.offset, bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next operation that ended.
+    #[inline]
+    pub fn poll_completion(&mut self) -> Option<Done<B>> {
+        loop {
+            let mut completion = self.engine.poll_completion()?;
+            let store = match completion.operation {
+                Operation::Send => &mut self.sends,
+                Operation::Recv => &mut self.receives,
+            };
+            // Each token was given once, so there is an entry.
+            if let Some(entry) = store.remove(completion.token) {
+                completion.token = entry.wr_id;
+                return Some(Done { completion, buf: entry.buf });
+            }
+        }
+    }
+
+    /// The next event of a session. With [`Event::Down`] its address handles go too.
+    pub fn poll_event<I: PortIo>(&mut self, worker: &mut Worker<I, B>) -> Option<Event> {
+        let event = self.engine.poll_event()?;
+        if let Event::Down { session, .. } = event {
+            let from = session.slot() * self.paths;
+            for place in self.handles.get_mut(from..from + self.paths).unwrap_or_default() {
+                if let Some(handle) = place.take() {
+                    worker.destroy_ah(handle);
+                }
+            }
+        }
+        Some(event)
+    }
+
+    /// The engine's counters.
+    pub fn counters(&self) -> &Counters {
+        self.engine.counters()
+    }
+
+    /// Figures of a session.
+    pub fn session_stats(&self, session: SessionKey) -> Option<SessionStats> {
+        self.engine.session_stats(session)
+    }
+
+    /// The engine, to read.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// When the next round is due if nothing comes in before; `None` if none is. Whoever sleeps between rounds should not
+    /// sleep longer.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        if self.stalled.is_some() { Some(self.last) } else { self.engine.next_deadline() }
+    }
+
+    /// One round of the worker and this endpoint: receives, feedback and timers, sends.
+    #[inline]
+    pub fn poll<I: PortIo>(&mut self, worker: &mut Worker<I, B>, now: Instant) -> Progress {
+        let waited = now.saturating_since(self.last);
+        self.last = now;
+        self.engine.begin(now, waited);
+        let (mut all, drained) = self.receive(worker, now);
+        // No timer fires while something that may be its answer still waits.
+        if drained {
+            self.engine.turn();
+        }
+        if self.transmit(worker, now) {
+            let sent = worker.flush();
+            all.sent += sent.sent;
+        }
+        all
+    }
+
+    /// Receives what waits, as far as it is not too much; returns whether that was all.
+    #[inline]
+    fn receive<I: PortIo>(&mut self, worker: &mut Worker<I, B>, now: Instant) -> (Progress, bool) {
+        let mut all = Progress::default();
+        for _ in 0..BURSTS {
+            let (engine, receives) = (&mut self.engine, &mut self.receives);
+            let (pool, block) = (&mut self.pool, self.block);
+            let (round, _) = worker.poll_into(now, self.cq, usize::MAX, |done| {
+                take(done, engine, receives, pool, block);
+                true
+            });
+            all.received += round.received;
+            all.sent += round.sent;
+            all.relayed += round.relayed;
+            if round.received == 0 || round.drained {
+                return (all, true);
+            }
+        }
+        (all, false)
+    }
+
+    /// Sends what the engine has; returns whether anything was handed to the port.
+    #[inline]
+    fn transmit<I: PortIo>(&mut self, worker: &mut Worker<I, B>, now: Instant) -> bool {
+        let mut any = false;
+        for _ in 0..SENDS {
+            let next = match self.stalled.take() {
+                Some(stalled) => stalled,
+                None => match self.engine.transmit(&mut self.header) {
+                    Some(next) => next,
+                    None => break,
+                },
+            };
+            let Some((ah, dst_qpn)) = self.handle(worker, &next, now) else { continue };
+            let wr = SendWr {
+                wr_id: 0,
+                ah,
+                dst_qpn,
+                qkey: self.qkey,
+                imm: immediate(next.kind),
+                solicited: false,
+                signaled: false,
+            };
+            let header = self.header.get(..usize::from(next.header_len)).unwrap_or_default();
+            let body = match next.source {
+                Some(s) => self.sends.bytes(s.token, s.offset, s.len as usize).unwrap_or_default(),
+                None => &[],
+            };
+            let posted = worker.post_send_with(self.qp, &wr, header.len() + body.len(), |place| {
+                let (head, rest) = place.split_at_mut(header.len());
+                head.copy_from_slice(header);
+                rest.copy_from_slice(body);
+            });
+            match posted {
+                Ok(()) => any = true,
+                // A neighbour that has not answered yet: the packet is lost, and sent again later.
+                Err(crate::qp::PostError::AddressUnresolved) => {}
+                Err(e) if e.is_back_pressure() => {
+                    self.stalled = Some(next);
+                    break;
+                }
+                Err(_) => {}
+            }
+        }
+        any
+    }
+
+    /// The address handle of a packet and its destination.
+    #[inline]
+    fn handle<I: PortIo>(
+        &mut self,
+        worker: &mut Worker<I, B>,
+        next: &Transmit,
+        now: Instant,
+    ) -> Option<(AhKey, Qpn)> {
+        match next.to {
+            Destination::Session(key) => {
+                let peer = self.engine.peer(key)?;
+                let at = key.slot() * self.paths + usize::from(next.path);
+                if let Some(handle) = *self.handles.get(at)? {
+                    return Some((handle, peer.qpn));
+                }
+                // A way that there is not, or no more address handles: the packet is lost.
+                let handle = worker.create_ah(&self.way(peer.ip, next.path), now).ok()?;
+                *self.handles.get_mut(at)? = Some(handle);
+                Some((handle, peer.qpn))
+            }
+            Destination::Address(to) => {
+                if let Some((_, handle)) = self.strangers.iter().find(|(ip, _)| *ip == to.ip) {
+                    return Some((*handle, to.qpn));
+                }
+                if self.strangers.len() == STRANGERS {
+                    let (_, oldest) = self.strangers.remove(0);
+                    worker.destroy_ah(oldest);
+                }
+                let handle = worker.create_ah(&self.way(to.ip, 0), now).ok()?;
+                self.strangers.push((to.ip, handle));
+                Some((handle, to.qpn))
+            }
+        }
+    }
+
+    /// The way to a peer on a path: path 0 has the source port of the queue pair, the others have ones far from it.
+    fn way(&self, dst: IpAddr, path: u8) -> AhConfig {
+        let other = Qpn::new(self.qpn.get() ^ u32::from(path) << 16).unwrap_or(self.qpn);
+        let src_port = (path > 0).then(|| src_port_for(other));
+        AhConfig { port: self.port, traffic_class: ECT, src_port, ..AhConfig::new(dst) }
+    }
+}
+
+/// Gives a packet to the engine, and places its segment.
+#[inline]
+fn take<B: Buffer>(
+    done: &UdCompletion<B>,
+    engine: &mut Engine,
+    receives: &mut Store<B>,
+    pool: &mut [u8],
+    block: usize,
+) {
+    let Some(buf) = done.buf.as_ref().filter(|_| done.status == WcStatus::Success) else { return };
+    let Some((area, payload)) = buf.bytes(done.byte_len as usize).split_first_chunk::<GRH_LEN>() else {
+        return;
+    };
+    let (ip, ecn) = source(area, done.family);
+    let origin = Origin { from: Address { ip, qpn: done.src_qpn }, ce: ecn == 3 };
+    if let Received::Place(p) = engine.receive(&origin, payload) {
+        let segment = payload.get(Data::LEN..).unwrap_or_default();
+        match p.to {
+            Place::Receive { token, offset } => receives.write(token, offset, segment),
+            Place::Block(at) => {
+                let from = at as usize * block;
+                if let Some(place) = pool.get_mut(from..from + segment.len()) {
+                    place.copy_from_slice(segment);
+                }
+            }
+        }
+    }
+}
+
+/// Source address and ECN field by the GRH area.
+#[inline]
+fn source(area: &[u8; GRH_LEN], family: Family) -> (IpAddr, u8) {
+    let at = |i: usize| area.get(i).copied().unwrap_or_default();
+    match family {
+        Family::V4 => (Ipv4Addr::new(at(32), at(33), at(34), at(35)).into(), at(21) & 3),
+        Family::V6 => {
+            let ip = area.get(8..24).and_then(|b| b.first_chunk::<16>());
+            (ip.map_or(Ipv6Addr::UNSPECIFIED, |b| Ipv6Addr::from(*b)).into(), at(1) >> 4 & 3)
+        }
+    }
+}

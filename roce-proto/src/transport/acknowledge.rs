@@ -1,0 +1,148 @@
+//! What the sender learns from a feedback.
+
+use super::api::{Drop, Origin, Received};
+use super::congestion::{Acked, Congestion};
+use super::engine::Engine;
+use super::handshake::MOST_GRANT;
+use super::segments::{CHUNK, Segments};
+use crate::wire::shim::{Feedback, FeedbackHead, Kind, ShimError};
+use core::time::Duration;
+
+impl Engine {
+    /// A feedback of the peer.
+    pub(super) fn on_feedback(&mut self, origin: &Origin, payload: &[u8]) -> Result<Received, ShimError> {
+        let feedback = Feedback::parse(payload)?;
+        let head = feedback.head;
+        let slot = match self.lookup_open(head.session, origin) {
+            Ok(slot) => slot,
+            Err(drop) => return Ok(Received::Dropped(drop)),
+        };
+        let tx = &mut self.sessions[slot].tx;
+        if !tx.feedback.before(head.number) {
+            return Ok(Received::Dropped(Drop::Stale));
+        }
+        // What was never sent cannot have arrived. `next` may lie before `una` only in older feedback, which is gone by now.
+        if tx.next.before(head.next) || head.next.before(tx.una) {
+            return Ok(Received::Dropped(Drop::Inconsistent));
+        }
+        tx.feedback = head.number;
+        let limited = tx.in_flight_bytes + u64::from(self.config.segment) > tx.control.window();
+        let bytes = self.acknowledge(slot, &feedback);
+        self.announced(slot, head.announced);
+        let more_grant = self.take_grant(slot, &head);
+        self.count_duplicates(slot, head.duplicates);
+        let (rtt, ce) = self.take_reports(slot, &feedback);
+        let (now, tx) = (self.clock, &mut self.sessions[slot].tx);
+        tx.control.on_acked(&Acked { now, bytes, rtt, ce, limited });
+        if bytes > 0 || more_grant {
+            tx.expiries = 0;
+            self.watch_tail(slot);
+        }
+        if self.sessions[slot].paths > 1 {
+            self.sweep(slot);
+        }
+        self.wake(slot);
+        Ok(Received::Taken(Kind::Feedback))
+    }
+
+    /// Closes every segment that the feedback says has arrived; returns their bytes.
+    fn acknowledge(&mut self, slot: u32, feedback: &Feedback<'_>) -> u64 {
+        let mut bytes = 0;
+        let next = feedback.head.next;
+        let mut words = feedback.words();
+        // The word that the bitmap has for the chunk at hand; before `next` everything has arrived.
+        let mut word_base = feedback.base();
+        let mut chunk = Segments::first(&self.sessions[slot].tx.chunks);
+        while let Some(i) = chunk {
+            chunk = self.segments.next(i);
+            let base = self.segments.head(i).base;
+            let arrived = if !next.before(base.add(CHUNK)) {
+                u32::MAX
+            } else {
+                let skipped = word_base.distance(base);
+                if skipped < 0 {
+                    0
+                } else {
+                    let word = words.nth(skipped as usize / CHUNK as usize);
+                    word_base = base.add(CHUNK);
+                    match word {
+                        Some(word) => word,
+                        // Without a bitmap: what stands before `next`.
+                        None if base.before(next) => !(u32::MAX << base.until(next)),
+                        None => break,
+                    }
+                }
+            };
+            let mut anew = arrived & self.segments.head(i).open;
+            while anew != 0 {
+                let record = i * CHUNK + anew.trailing_zeros();
+                anew &= anew - 1;
+                bytes += self.placed(slot, record);
+            }
+        }
+        let tx = &mut self.sessions[slot].tx;
+        tx.una = self.segments.trim(&mut tx.chunks, tx.next);
+        bytes
+    }
+
+    /// Returns whether the grant rose.
+    fn take_grant(&mut self, slot: u32, head: &FeedbackHead) -> bool {
+        let tx = &mut self.sessions[slot].tx;
+        let more = tx.grant.distance(head.grant);
+        // More than a session can have unplaced is no grant.
+        if more > 0 && more as u32 <= MOST_GRANT {
+            tx.grant = head.grant;
+            return true;
+        }
+        false
+    }
+
+    /// The peer counts duplicates; as far as we sent segments again, those were spurious.
+    fn count_duplicates(&mut self, slot: u32, duplicates: u32) {
+        let s = &mut self.sessions[slot];
+        let more = duplicates.wrapping_sub(s.tx.duplicates);
+        if more == 0 || more > 1 << 30 {
+            return;
+        }
+        s.tx.duplicates = duplicates;
+        let spurious = more.min(s.tx.doubtful);
+        if spurious > 0 {
+            s.tx.doubtful -= spurious;
+            s.stats.spurious += u64::from(spurious);
+            self.counters.spurious += u64::from(spurious);
+            self.be_patient(slot);
+        }
+    }
+
+    /// What each path told: its round trip, its marks, its gaps. Returns the shortest sample with the least of its path, and the marks.
+    fn take_reports(&mut self, slot: u32, feedback: &Feedback<'_>) -> (Option<(Duration, Duration)>, u32) {
+        let paths = self.sessions[slot].paths;
+        let now = self.now;
+        let end = feedback.end();
+        let (mut best, mut ce) = (None::<(Duration, Duration)>, 0);
+        for report in feedback.paths() {
+            if report.path >= paths {
+                continue;
+            }
+            let tx = &mut self.path_mut(slot, report.path).tx;
+            if !report.highest.before(tx.next) {
+                // It was never sent.
+                continue;
+            }
+            ce += u32::from(report.ce.wrapping_sub(tx.ce));
+            tx.ce = report.ce;
+            let sample = report.time.age(now).saturating_sub(report.delay.duration());
+            // An age of a whole turn of the clock is no round trip.
+            if sample < Duration::from_secs(4) && !sample.is_zero() {
+                tx.rtt.sample(sample);
+                let least = tx.rtt.least().unwrap_or(sample);
+                best = best.filter(|b| b.0 <= sample).or(Some((sample, least)));
+            }
+            self.judge_gap(slot, report.path, report.highest, end);
+        }
+        if best.is_some() {
+            self.set_patience(slot);
+        }
+        (best, ce)
+    }
+}

@@ -1,0 +1,90 @@
+//! How much may be in flight to a peer.
+
+mod delay_ecn;
+mod fixed;
+
+pub use delay_ecn::DelayEcn;
+pub use fixed::Fixed;
+
+use super::config::Algorithm;
+use crate::time::Instant;
+use core::time::Duration;
+
+/// What a feedback said, as far as congestion control goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acked {
+    /// The present.
+    pub now: Instant,
+    /// Bytes acknowledged anew.
+    pub bytes: u64,
+    /// A sample of the round trip and the least of its path, if there was one.
+    pub rtt: Option<(Duration, Duration)>,
+    /// Packets that carried Congestion Experienced.
+    pub ce: u32,
+    /// Whether the window was what held sending back.
+    pub limited: bool,
+}
+
+/// A window in bytes of segments in flight.
+pub trait Congestion {
+    /// A feedback came.
+    fn on_acked(&mut self, acked: &Acked);
+    /// Segments were lost, whether or not something repairs them.
+    fn on_lost(&mut self, now: Instant, bytes: u64);
+    /// A retransmission time-out.
+    fn on_timeout(&mut self);
+    /// The window in bytes.
+    fn window(&self) -> u64;
+}
+
+/// The congestion control of a session, chosen when it begins.
+#[derive(Clone, Copy, Debug)]
+pub enum Controller {
+    /// A fixed window.
+    Fixed(Fixed),
+    /// A window by delay and ECN.
+    DelayEcn(DelayEcn),
+}
+
+impl Controller {
+    /// A new one, for segments of so many bytes.
+    pub fn new(algorithm: Algorithm, segment: u32) -> Controller {
+        match algorithm {
+            Algorithm::Fixed(bytes) => Controller::Fixed(Fixed::new(bytes, segment)),
+            Algorithm::DelayEcn => Controller::DelayEcn(DelayEcn::new(segment)),
+        }
+    }
+}
+
+impl Congestion for Controller {
+    #[inline]
+    fn on_acked(&mut self, acked: &Acked) {
+        match self {
+            Controller::Fixed(c) => c.on_acked(acked),
+            Controller::DelayEcn(c) => c.on_acked(acked),
+        }
+    }
+
+    #[inline]
+    fn on_lost(&mut self, now: Instant, bytes: u64) {
+        match self {
+            Controller::Fixed(c) => c.on_lost(now, bytes),
+            Controller::DelayEcn(c) => c.on_lost(now, bytes),
+        }
+    }
+
+    fn on_timeout(&mut self) {
+        match self {
+            Controller::Fixed(c) => c.on_timeout(),
+            Controller::DelayEcn(c) => c.on_timeout(),
+        }
+    }
+
+    #[inline]
+    fn window(&self) -> u64 {
+        match self {
+            Controller::Fixed(c) => c.window(),
+            Controller::DelayEcn(c) => c.window(),
+        }
+    }
+}

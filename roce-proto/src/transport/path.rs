@@ -1,0 +1,68 @@
+//! The paths of a session: what was sent on each, and what came.
+
+use super::rtt::Rtt;
+use super::table::List;
+use crate::time::Instant;
+use crate::wire::shim::{Seq, Ticks};
+
+/// One path, both ways.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Path {
+    /// What was sent.
+    pub tx: PathTx,
+    /// What came.
+    pub rx: PathRx,
+}
+
+/// The sender's side of a path.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PathTx {
+    /// The next path sequence.
+    pub next: Seq,
+    /// Its segments in flight, in the order of their path sequences.
+    pub in_flight: List,
+    /// What was sent before this is suspect…
+    pub suspect: Seq,
+    /// …since then; zero if nothing is.
+    pub since: Instant,
+    /// How long a gap is watched before it is a loss, beyond the configured age: nanoseconds.
+    pub patience: u32,
+    /// Verdicts since the patience changed.
+    pub verdicts: u16,
+    /// The peer's count of Congestion Experienced.
+    pub ce: u16,
+    /// Its round trip.
+    pub rtt: Rtt,
+}
+
+/// The receiver's side of a path.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PathRx {
+    /// The highest path sequence that came.
+    pub highest: Seq,
+    /// The time in that packet.
+    pub time: Ticks,
+    /// When it came.
+    pub arrived: Instant,
+    /// How long it may have waited to be received, nanoseconds.
+    pub waited: u32,
+    /// Packets that carried Congestion Experienced.
+    pub ce: u16,
+    /// Something came that no feedback has told of.
+    pub fresh: bool,
+}
+
+impl PathRx {
+    /// Takes note of a packet.
+    #[inline]
+    pub fn note(&mut self, seq: Seq, time: Ticks, ce: bool, now: Instant, waited: u32) {
+        if self.highest.before(seq) {
+            self.highest = seq;
+            self.time = time;
+            self.arrived = now;
+            self.waited = waited;
+        }
+        self.ce = self.ce.wrapping_add(u16::from(ce));
+        self.fresh = true;
+    }
+}

@@ -1,0 +1,19 @@
+//! What becomes of segments in flight: one file for each detector. A detector only gives a verdict; what follows from it is
+//! [`segment`].
+
+mod gap;
+mod segment;
+mod tail;
+
+pub use segment::{Protection, after_loss};
+
+/// What a verdict comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A gap on the path.
+    Gap,
+    /// A retransmission time-out.
+    Timeout,
+    /// The message was rejected: no loss.
+    Rejected,
+}

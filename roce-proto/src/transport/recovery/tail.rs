@@ -1,0 +1,123 @@
+//! What no feedback tells: a lost tail is probed for, and a path that gives no answer times out (RFC 8985 and RFC 6298, in their manner).
+
+use super::Cause;
+use crate::time::Instant;
+use crate::transport::congestion::Congestion;
+use crate::transport::engine::Engine;
+use crate::transport::session::due;
+use core::time::Duration;
+
+/// What the answers to one round of the peer may be apart: two polls of a busy endpoint.
+const BATCH: Duration = Duration::from_micros(50);
+
+impl Engine {
+    /// Works out how long to wait for an acknowledgement before probing: what the round trip hardly exceeds, the peer's
+    /// feedback delay, and a gap between its rounds.
+    pub(in crate::transport) fn set_patience(&mut self, slot: u32) {
+        let paths = self.sessions[slot].paths;
+        let bound = (0..paths).map(|p| self.path(slot, p).tx.rtt.bound()).max().unwrap_or_default();
+        let wait = bound + self.feedback_delay(slot) + self.config.times.poll_gap;
+        self.sessions[slot].tx.patience = u32::try_from(wait.as_nanos()).unwrap_or(u32::MAX);
+    }
+
+    /// Something was sent or acknowledged: the wait counts from what was sent last.
+    #[inline]
+    pub(in crate::transport) fn watch_tail(&mut self, slot: u32) {
+        let clock = self.clock;
+        let s = &mut self.sessions[slot];
+        if s.tx.in_flight == 0 {
+            s.tx.at = Instant::MAX;
+            return;
+        }
+        if s.tx.expiries == 0 {
+            let at = s.tx.last + Duration::from_nanos(u64::from(s.tx.patience));
+            let at = at.max(clock + BATCH);
+            s.tx.at = at;
+            self.arm(slot, at);
+        }
+    }
+
+    /// Nothing can be sent. With nothing in flight, what is missing is a grant, and the feedback that told of it may be lost.
+    pub(in crate::transport) fn watch_grant(&mut self, slot: u32) {
+        let tx = &self.sessions[slot].tx;
+        if tx.in_flight == 0 && tx.at == Instant::MAX && !tx.eager.is_empty() {
+            let at = self.clock + self.rto(slot, tx.expiries);
+            self.sessions[slot].tx.at = at;
+            self.arm(slot, at);
+        }
+    }
+
+    /// Something came in on one of several paths: what waits for much longer than that on another is lost.
+    pub(in crate::transport) fn sweep(&mut self, slot: u32) {
+        let rto = self.rto(slot, 0);
+        let mut bytes = 0;
+        for path in 0..self.sessions[slot].paths {
+            bytes += self.expire_path(slot, path, rto);
+        }
+        self.lost_bytes(slot, bytes);
+    }
+
+    /// Gives up what has been in flight on a path for longer than `rto`; returns its bytes.
+    fn expire_path(&mut self, slot: u32, path: u8, rto: Duration) -> u64 {
+        let clock = self.clock;
+        let mut bytes = 0;
+        while let Some(oldest) = self.path(slot, path).tx.in_flight.head() {
+            if self.segments.get(oldest).time + rto > clock {
+                break;
+            }
+            bytes += self.lose(slot, oldest, Cause::Timeout);
+        }
+        bytes
+    }
+
+    fn rto(&self, slot: u32, doublings: u8) -> Duration {
+        let times = &self.config.times;
+        let patience = Duration::from_nanos(u64::from(self.sessions[slot].tx.patience));
+        (patience.max(times.min_rto) * (1 << doublings.min(16))).min(times.max_rto)
+    }
+
+    /// The wait is over: the first time every path with something in flight is probed, after that it has timed out.
+    pub(in crate::transport) fn expire_tail(&mut self, slot: u32) {
+        let tx = &self.sessions[slot].tx;
+        let expiries = tx.expiries;
+        if tx.in_flight == 0 && tx.eager.is_empty() {
+            self.sessions[slot].tx.at = Instant::MAX;
+            return;
+        }
+        if expiries > 0 {
+            self.time_out(slot, expiries - 1);
+        }
+        let clock = self.clock;
+        let mut probe = 0;
+        for path in 0..self.sessions[slot].paths {
+            if !self.path(slot, path).tx.in_flight.is_empty() {
+                probe |= 1 << path;
+            }
+        }
+        let wait = self.rto(slot, expiries);
+        let s = &mut self.sessions[slot];
+        if s.tx.in_flight == 0 {
+            probe = 1 << s.tx.path;
+        }
+        s.tx.expiries = expiries.saturating_add(1);
+        s.tx.at = clock + wait;
+        if probe != 0 {
+            s.probe |= probe;
+            self.owe(slot, due::PROBE);
+        }
+    }
+
+    /// Gives up what has been in flight for longer than the time-out.
+    fn time_out(&mut self, slot: u32, doublings: u8) {
+        let rto = self.rto(slot, doublings);
+        let mut bytes = 0;
+        for path in 0..self.sessions[slot].paths {
+            bytes += self.expire_path(slot, path, rto);
+        }
+        if bytes > 0 {
+            self.counters.rtos += 1;
+            self.sessions[slot].tx.control.on_timeout();
+            self.wake(slot);
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! What the engine keeps of a session, and of its messages.
+
+use super::api::Address;
+use super::congestion::Controller;
+use super::segments::Chunks;
+use super::table::List;
+use super::window::Window;
+use crate::time::Instant;
+use crate::wire::shim::{CloseReason, Cookie, RejectReason, Semantics, Seq, Ticks};
+
+/// Where a session stands; see `docs/protocol.md`, section 3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// An INIT without a cookie was sent.
+    InitSent,
+    /// The cookie was sent back.
+    Echoed,
+    /// Data may flow.
+    Open,
+    /// It is over; its event waits to be taken.
+    Down,
+}
+
+/// Control packets that a session has to send.
+pub mod due {
+    /// The INIT.
+    pub const INIT: u8 = 1;
+    /// The ACCEPT.
+    pub const ACCEPT: u8 = 2;
+    /// A REJECT.
+    pub const REJECT: u8 = 4;
+    /// An ANNOUNCE.
+    pub const ANNOUNCE: u8 = 8;
+    /// PROBEs, on the paths of a mask.
+    pub const PROBE: u8 = 16;
+    /// A FEEDBACK.
+    pub const FEEDBACK: u8 = 32;
+    /// The CLOSE of a session that is over.
+    pub const CLOSE: u8 = 64;
+}
+
+/// Figures of a session since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionStats {
+    /// Segments sent for the first time.
+    pub segments_sent: u64,
+    /// Segments sent again.
+    pub retransmitted: u64,
+    /// Of them, those that the peer had.
+    pub spurious: u64,
+    /// Segments received for the first time.
+    pub segments_received: u64,
+    /// Segments received more than once.
+    pub duplicates: u64,
+    /// Bytes of messages whose send has completed.
+    pub bytes_sent: u64,
+    /// Bytes of messages whose receive has completed.
+    pub bytes_received: u64,
+}
+
+/// The sender's half.
+#[derive(Clone, Debug)]
+pub struct Tx {
+    /// The next sequence.
+    pub next: Seq,
+    /// The first that is not acknowledged.
+    pub una: Seq,
+    /// Segments that are not acknowledged.
+    pub chunks: Chunks,
+    /// Of them, those to be sent again.
+    pub requested: u32,
+    /// Of them, those in flight.
+    pub in_flight: u32,
+    /// Their bytes.
+    pub in_flight_bytes: u64,
+    /// Number of the next message.
+    pub next_message: Seq,
+    /// Messages that were begun and have segments that were never sent.
+    pub active: List,
+    /// How many.
+    pub active_count: u8,
+    /// Messages that may begin.
+    pub ready: List,
+    /// Messages that may begin once the grant reaches for all their segments.
+    pub eager: List,
+    /// Messages of several segments that were begun and are not all acknowledged.
+    pub begun: u16,
+    /// How many of them the peer takes.
+    pub most_begun: u16,
+    /// Segments sent since the turn of another message.
+    pub burst: u8,
+    /// The path used last.
+    pub path: u8,
+    /// Unexpected segments that were sent in all.
+    pub granted: Seq,
+    /// Unexpected segments that may be sent in all.
+    pub grant: Seq,
+    /// Number of the last feedback taken.
+    pub feedback: Seq,
+    /// The peer's count of duplicates.
+    pub duplicates: u32,
+    /// Segments sent again that no duplicate has been counted against.
+    pub doubtful: u32,
+    /// How much may be in flight.
+    pub control: Controller,
+    /// When to probe or to give segments up; [`Instant::MAX`] if nothing is in flight.
+    pub at: Instant,
+    /// When something was sent last.
+    pub last: Instant,
+    /// What to wait for an acknowledgement before probing.
+    pub patience: u32,
+    /// Expiries since the last progress: the first probes.
+    pub expiries: u8,
+    /// When a suspect segment becomes a loss.
+    pub gap_at: Instant,
+    /// When to look again for a chunk.
+    pub wake_at: Instant,
+}
+
+/// The receiver's half.
+#[derive(Clone, Debug)]
+pub struct Rx {
+    /// What has arrived.
+    pub window: Window,
+    /// Number of the next feedback.
+    pub feedback: Seq,
+    /// Segments that no feedback has told of.
+    pub unreported: u16,
+    /// Messages of 64 segments and more that are coming in.
+    pub long: u32,
+    /// When to send a feedback at the latest.
+    pub at: Instant,
+    /// Unexpected segments that the peer may send in all.
+    pub grant: Seq,
+    /// Blocks held or reserved.
+    pub blocks: u32,
+    /// Duplicates in all.
+    pub duplicates: u32,
+    /// Number of the last announcement taken.
+    pub announced: Seq,
+    /// Messages coming in.
+    pub incoming: List,
+    /// How many.
+    pub incoming_count: u32,
+    /// How many of several segments are not complete.
+    pub partial: u32,
+    /// One more than the one a segment came for last, or 0.
+    pub last: u32,
+    /// The message to be rejected, the segment that came of it, and why.
+    pub reject: (Seq, Seq, RejectReason),
+}
+
+/// What a session's receives announce.
+#[derive(Clone, Debug)]
+pub struct Announcing {
+    /// Channels to be announced.
+    pub dirty: List,
+    /// Channels of the announcement that is not acknowledged.
+    pub outstanding: List,
+    /// Number of the last announcement.
+    pub number: Seq,
+    /// When to repeat it.
+    pub at: Instant,
+    /// How often it was repeated.
+    pub repeats: u8,
+}
+
+/// A session.
+#[derive(Clone, Debug)]
+pub struct Session {
+    /// The id by which its peer reaches it.
+    pub id: u64,
+    /// The id by which to reach its peer.
+    pub remote: u64,
+    /// The peer's incarnation.
+    pub epoch: u64,
+    /// Its peer.
+    pub peer: Address,
+    /// Where it stands.
+    pub state: State,
+    /// Whether the peer began it.
+    pub accepted: bool,
+    /// What a CLOSE says.
+    pub goodbye: CloseReason,
+    /// Whether the event of its end was taken.
+    pub told: bool,
+    /// Whether it is among those with control packets to send.
+    pub in_due: bool,
+    /// Whether it is among those with data to send.
+    pub in_ready: bool,
+    /// Control packets to send.
+    pub due: u8,
+    /// Paths to probe.
+    pub probe: u32,
+    /// Paths in use.
+    pub paths: u8,
+    /// Bytes of a segment.
+    pub segment: u32,
+    /// Sequences that the peer accepts beyond its next.
+    pub peer_window: u32,
+    /// Largest message that may go unannounced.
+    pub eager: u32,
+    /// First value of the peer's counters.
+    pub peer_first: Seq,
+    /// The cookie while the session begins.
+    pub cookie: Cookie,
+    /// When it began; then when the last packet came.
+    pub heard: Instant,
+    /// When to ask whether the peer is there; while the session begins, when to repeat the INIT.
+    pub alive_at: Instant,
+    /// What the timer is set to.
+    pub wheel_at: Instant,
+    /// INITs sent.
+    pub inits: u8,
+    /// The time that the ACCEPT echoes.
+    pub init_time: Ticks,
+    /// Channels in use.
+    pub channel_count: u32,
+    /// Its channels.
+    pub channels: List,
+    /// Its sends.
+    pub sends: List,
+    /// Its receives.
+    pub receives: List,
+    /// The sender's half.
+    pub tx: Tx,
+    /// The receiver's half.
+    pub rx: Rx,
+    /// What its receives announce.
+    pub announcing: Announcing,
+    /// Figures.
+    pub stats: SessionStats,
+}
+
+/// A session, communicator and tag.
+#[derive(Clone, Copy, Debug)]
+pub struct Channel {
+    /// The session's slot.
+    pub session: u32,
+    /// The communicator.
+    pub communicator: u32,
+    /// The tag.
+    pub tag: u64,
+    /// Ordinal of the next send.
+    pub next_send: Seq,
+    /// The peer has receives for ordinals before it.
+    pub through: Seq,
+    /// Ordinal of the next receive.
+    pub next_receive: Seq,
+    /// Receives before it need to be announced.
+    pub announce: Seq,
+    /// What the last announcement said.
+    pub announced: Seq,
+    /// A message of it was postponed: its receives are announced, however small.
+    pub always: bool,
+    /// Whether it is in one of its session's lists of announcements.
+    pub listed: bool,
+    /// Long sends that wait for their receive.
+    pub waiting: List,
+}
+
+/// A send.
+#[derive(Clone, Copy, Debug)]
+pub struct Sending {
+    /// The session's slot.
+    pub session: u32,
+    /// Its channel.
+    pub channel: u32,
+    /// The application's name for it.
+    pub token: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Number of the message in its session.
+    pub number: Seq,
+    /// Number in its channel.
+    pub ordinal: Seq,
+    /// Segments in all.
+    pub segments: u32,
+    /// Segments that were sent.
+    pub sent: u32,
+    /// Segments that were acknowledged.
+    pub acked: u32,
+    /// Segments that were sent again.
+    pub again: u32,
+    /// What the application says of it.
+    pub semantics: Semantics,
+    /// Which queue it waits in.
+    pub queue: Queue,
+    /// Why the peer rejected it, if it did.
+    pub void: Option<RejectReason>,
+    /// Whether it drew on the grant.
+    pub granted: bool,
+    /// When it was posted.
+    pub posted: Instant,
+    /// When its first segment was lost; zero if none was.
+    pub lost: Instant,
+}
+
+/// Where a send waits for its next segment to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Nowhere: all were.
+    None,
+    /// Among those that were begun.
+    Active,
+    /// Among those that may begin.
+    Ready,
+    /// Among those that draw on the grant.
+    Eager,
+    /// In its channel, for its receive to be announced.
+    Waiting,
+}
+
+/// A posted receive.
+#[derive(Clone, Copy, Debug)]
+pub struct Receiving {
+    /// The session's slot.
+    pub session: u32,
+    /// The communicator.
+    pub communicator: u32,
+    /// The tag.
+    pub tag: u64,
+    /// Number in its channel.
+    pub ordinal: Seq,
+    /// The application's name for it.
+    pub token: u64,
+    /// Bytes it takes.
+    pub capacity: u64,
+    /// When it was posted.
+    pub posted: Instant,
+}
+
+/// A message of which something has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming {
+    /// The session's slot.
+    pub session: u32,
+    /// Number of the message in its session.
+    pub number: Seq,
+    /// The communicator.
+    pub communicator: u32,
+    /// The tag.
+    pub tag: u64,
+    /// Number in its channel.
+    pub ordinal: Seq,
+    /// Bytes.
+    pub length: u64,
+    /// Segments in all.
+    pub segments: u32,
+    /// Segments that have not come; of a rejected one, those that came void.
+    pub count: u32,
+    /// What becomes of it.
+    pub fate: Fate,
+    /// Blocks that it holds.
+    pub blocks: List,
+}
+
+/// What becomes of an incoming message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes to this receive.
+    Placed(u32),
+    /// It lies in the bounce pool until its receive is posted.
+    Unexpected,
+    /// It came before its receive, which is too short: the rest is acknowledged and thrown away.
+    Discarded,
+    /// It cannot be taken: it must come void.
+    Rejected(RejectReason),
+}
+
+/// A block of unexpected data.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Block {
+    /// Where in the message.
+    pub offset: u64,
+    /// The receive it moves to, once that is posted.
+    pub token: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::path::Path;
+    use super::*;
+
+    /// What `docs/protocol.md`, section 10, says of the records' sizes.
+    #[test]
+    fn records_keep_within_their_bounds() {
+        assert!(size_of::<Session>() + size_of::<Path>() <= 640, "{}", size_of::<Session>());
+        assert!(size_of::<Channel>() <= 64, "{}", size_of::<Channel>());
+        assert!(size_of::<Sending>() <= 128, "{}", size_of::<Sending>());
+        assert!(size_of::<Receiving>() <= 64, "{}", size_of::<Receiving>());
+        assert!(size_of::<Incoming>() <= 96, "{}", size_of::<Incoming>());
+        assert!(size_of::<Block>() <= 24, "{}", size_of::<Block>());
+    }
+}

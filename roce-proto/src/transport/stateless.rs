@@ -1,0 +1,176 @@
+//! Answers outside sessions: they cost no memory but a place in a short queue, and there is a limit to their rate.
+
+use super::api::Address;
+use crate::time::Instant;
+use crate::wire::shim::{Cookie, Kind};
+use core::hash::Hasher;
+use core::net::IpAddr;
+use core::time::Duration;
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::collections::VecDeque;
+
+/// Answers that wait at the most.
+const WAITING: usize = 64;
+/// Answers of a second.
+const RATE: u64 = 10_000;
+/// What an answer costs.
+const EACH: Duration = Duration::from_nanos(1_000_000_000 / RATE);
+/// Answers at once after a time without any.
+const BURST: u64 = 64;
+/// How long a cookie is made; it is good for the next interval too.
+const COOKIE_SECONDS: u64 = 4;
+/// The longest: a cookie.
+const LONGEST: usize = 32;
+
+/// An answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    /// To whom.
+    pub to: Address,
+    /// What it is.
+    pub kind: Kind,
+    bytes: [u8; LONGEST],
+    len: u8,
+}
+
+impl Answer {
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or_default()
+    }
+}
+
+/// The queue and its limit.
+#[derive(Debug)]
+pub struct Stateless {
+    waiting: VecDeque<Answer>,
+    /// Answers that may be given, in nanoseconds of the rate.
+    credit: Duration,
+    counted: Instant,
+}
+
+impl Stateless {
+    pub fn new() -> Stateless {
+        Stateless {
+            waiting: VecDeque::with_capacity(WAITING),
+            credit: EACH * BURST as u32,
+            counted: Instant::ZERO,
+        }
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Takes an answer up, unless there are too many.
+    pub fn push(&mut self, now: Instant, to: Address, kind: Kind, bytes: &[u8]) -> bool {
+        self.credit = (self.credit + now.saturating_since(self.counted)).min(EACH * BURST as u32);
+        self.counted = now;
+        if self.credit < EACH || self.waiting.len() == WAITING || bytes.len() > LONGEST {
+            return false;
+        }
+        self.credit -= EACH;
+        let mut answer = Answer { to, kind, bytes: [0; LONGEST], len: bytes.len() as u8 };
+        if let Some(place) = answer.bytes.get_mut(..bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+        self.waiting.push_back(answer);
+        true
+    }
+
+    /// The next to be sent.
+    pub fn pop(&mut self) -> Option<Answer> {
+        self.waiting.pop_front()
+    }
+}
+
+fn address_into(hasher: &mut SipHasher24, of: &Address) {
+    match of.ip {
+        IpAddr::V4(ip) => hasher.write(&ip.octets()),
+        IpAddr::V6(ip) => hasher.write(&ip.octets()),
+    }
+    hasher.write_u32(of.qpn.get());
+}
+
+/// The cookie of an initiator in one interval.
+fn cookie_of(secret: &[u8; 16], from: &Address, id: u64, epoch: u64, interval: u64) -> Cookie {
+    let mut hasher = SipHasher24::new_with_key(secret);
+    address_into(&mut hasher, from);
+    hasher.write_u64(id);
+    hasher.write_u64(epoch);
+    hasher.write_u64(interval);
+    Cookie(hasher.finish128().as_bytes())
+}
+
+const fn interval(now: Instant) -> u64 {
+    now.as_nanos() / (COOKIE_SECONDS * 1_000_000_000)
+}
+
+/// The cookie for an initiator now.
+pub fn cookie(secret: &[u8; 16], from: &Address, id: u64, epoch: u64, now: Instant) -> Cookie {
+    cookie_of(secret, from, id, epoch, interval(now))
+}
+
+/// Whether a cookie is that of this interval or of the one before.
+pub fn is_sound(
+    secret: &[u8; 16],
+    from: &Address,
+    id: u64,
+    epoch: u64,
+    now: Instant,
+    cookie: &Cookie,
+) -> bool {
+    let at = interval(now);
+    *cookie == cookie_of(secret, from, id, epoch, at)
+        || (at > 0 && *cookie == cookie_of(secret, from, id, epoch, at - 1))
+}
+
+/// 40 bits that nobody can guess, for the `n`-th session.
+pub fn unguessable(secret: &[u8; 16], n: u64) -> u64 {
+    let mut hasher = SipHasher24::new_with_key(secret);
+    hasher.write(b"session");
+    hasher.write_u64(n);
+    hasher.finish128().h1 & ((1 << 40) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Qpn;
+    use core::net::Ipv4Addr;
+
+    fn address(last: u8) -> Address {
+        Address { ip: IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), qpn: Qpn::MAX }
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_nanos(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn a_cookie_is_good_for_its_owner_and_a_while() {
+        let secret = [3; 16];
+        let c = cookie(&secret, &address(1), 7, 8, at(5));
+        for (seconds, good) in [(5, true), (7, true), (8, true), (11, true), (12, false), (3, false)] {
+            assert_eq!(is_sound(&secret, &address(1), 7, 8, at(seconds), &c), good, "at {seconds}");
+        }
+        assert!(!is_sound(&secret, &address(2), 7, 8, at(5), &c));
+        assert!(!is_sound(&secret, &address(1), 6, 8, at(5), &c));
+        assert!(!is_sound(&secret, &address(1), 7, 9, at(5), &c));
+        assert!(!is_sound(&[4; 16], &address(1), 7, 8, at(5), &c));
+    }
+
+    #[test]
+    fn answers_are_limited_by_rate_and_number() {
+        let mut s = Stateless::new();
+        let taken = (0..1_000).filter(|_| s.push(at(1), address(1), Kind::Reset, &[1; 12])).count();
+        assert_eq!(taken, 64);
+        let answer = s.pop().expect("waits");
+        assert_eq!((answer.bytes(), answer.to), (&[1; 12][..], address(1)));
+        while s.pop().is_some() {}
+        let later = at(1) + Duration::from_millis(1);
+        let taken = (0..1_000).filter(|_| s.push(later, address(1), Kind::Reset, &[1; 12])).count();
+        assert_eq!(taken, 10, "10,000 a second");
+    }
+}

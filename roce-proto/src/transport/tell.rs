@@ -1,0 +1,288 @@
+//! What the receiver tells: feedback, announcements, rejections; and the probes of the sender. Each is written when it is sent,
+//! so that it tells of the latest.
+
+use super::api::{Destination, Drop, Origin, Received, Transmit};
+use super::engine::Engine;
+use super::session::{Queue, State, due};
+use super::table::List;
+use crate::time::Instant;
+use crate::wire::shim::{
+    Accept, Announce, AnnounceEntry, Close, FeedbackHead, Init, Kind, MAX_ENTRIES, MAX_PATHS, MAX_WORDS,
+    PathReport, Probe, RejectMessage, Seq, ShimError, Ticks,
+};
+use core::time::Duration;
+
+impl Engine {
+    /// A feedback is due, at the latest after the delay that saves packets.
+    #[inline]
+    pub(super) fn feedback_within(&mut self, slot: u32) {
+        let s = &self.sessions[slot];
+        if s.rx.at == Instant::MAX && s.due & due::FEEDBACK == 0 {
+            let at = self.clock + self.feedback_delay(slot);
+            self.sessions[slot].rx.at = at;
+            self.arm(slot, at);
+        }
+    }
+
+    /// The larger of 25 µs and an eighth of the round trip.
+    pub(super) fn feedback_delay(&self, slot: u32) -> Duration {
+        let rtt = self.path(slot, 0).tx.rtt.smoothed().unwrap_or_default();
+        self.config.times.feedback.max(rtt / 8)
+    }
+
+    /// Writes the next control packet that a session owes.
+    pub(super) fn next_control(&mut self, buf: &mut [u8]) -> Option<Transmit> {
+        while let Some(slot) = self.due.head() {
+            let s = &self.sessions[slot];
+            let what = s.due & s.due.wrapping_neg();
+            let written = match what {
+                0 => None,
+                due::INIT => {
+                    let init = Init { offer: self.offer(slot), cookie: s.cookie };
+                    write(buf, Kind::Init, &init.to_bytes())
+                }
+                due::ACCEPT => {
+                    let accept = Accept { session: s.remote, offer: self.offer(slot) };
+                    write(buf, Kind::Accept, &accept.to_bytes())
+                }
+                due::REJECT => {
+                    let (message, seq, reason) = s.rx.reject;
+                    let reject = RejectMessage { session: s.remote, message, seq, reason };
+                    write(buf, Kind::Reject, &reject.to_bytes())
+                }
+                due::ANNOUNCE => self.write_announce(slot, buf),
+                due::PROBE => self.write_probe(slot, buf),
+                due::CLOSE => {
+                    let close = Close { session: s.remote, reason: s.goodbye };
+                    write(buf, Kind::Close, &close.to_bytes())
+                }
+                _ => self.write_feedback(slot, buf),
+            };
+            let s = &mut self.sessions[slot];
+            if what != due::PROBE || s.probe == 0 {
+                s.due &= !what;
+            }
+            if s.due == 0 {
+                s.in_due = false;
+                self.due_chain.remove(&mut self.due, slot);
+            }
+            let (over, peer) = (s.due == 0 && s.state == State::Down && s.told, s.peer);
+            let key = self.key(slot);
+            if over {
+                self.free_session(slot);
+            }
+            if let Some((kind, len, path)) = written {
+                self.counters.sent[kind as usize] += 1;
+                let to = match kind {
+                    // The driver may have forgotten the session.
+                    Kind::Close => Destination::Address(peer),
+                    _ => Destination::Session(key),
+                };
+                return Some(Transmit { to, path, kind, header_len: len as u16, source: None });
+            }
+        }
+        None
+    }
+
+    fn write_probe(&mut self, slot: u32, buf: &mut [u8]) -> Option<(Kind, usize, u8)> {
+        let now = self.now;
+        let s = &mut self.sessions[slot];
+        let path = s.probe.trailing_zeros() as u8;
+        if path >= s.paths {
+            s.probe = 0;
+            return None;
+        }
+        s.probe &= s.probe - 1;
+        let (session, seq) = (s.remote, s.tx.next);
+        let tx = &mut self.path_mut(slot, path).tx;
+        let path_seq = tx.next;
+        tx.next = path_seq.next();
+        let probe = Probe { session, path, path_seq, seq, time: Ticks::of(now) };
+        write(buf, Kind::Probe, &probe.to_bytes()).map(|(kind, len, _)| (kind, len, path))
+    }
+
+    fn write_feedback(&mut self, slot: u32, buf: &mut [u8]) -> Option<(Kind, usize, u8)> {
+        let room = buf.len().min(self.config.control as usize);
+        let paths = self.sessions[slot].paths;
+        let now = self.now;
+        let mut at = FeedbackHead::LEN;
+        let mut reports = 0;
+        for path in 0..paths {
+            let rx = &mut self.path_mut(slot, path).rx;
+            if reports == MAX_PATHS || at + PathReport::LEN > room {
+                break;
+            }
+            if !core::mem::take(&mut rx.fresh) {
+                continue;
+            }
+            let delay = now.saturating_since(rx.arrived)
+                + Duration::from_nanos(u64::from(core::mem::take(&mut rx.waited)));
+            let report =
+                PathReport { path, ce: rx.ce, highest: rx.highest, time: rx.time, delay: Ticks::span(delay) };
+            buf.get_mut(at..at + PathReport::LEN)?.copy_from_slice(&report.to_bytes());
+            at += PathReport::LEN;
+            reports += 1;
+        }
+        let s = &mut self.sessions[slot];
+        let words = buf.get_mut(at..room)?.as_chunks_mut::<4>().0;
+        let most = words.len().min(MAX_WORDS);
+        let (words, cut) = self.windows.report(&s.rx.window, words.get_mut(..most)?);
+        let head = FeedbackHead {
+            session: s.remote,
+            cut,
+            paths: reports as u8,
+            words: words as u8,
+            number: s.rx.feedback,
+            next: s.rx.window.next,
+            grant: s.rx.grant,
+            duplicates: s.rx.duplicates,
+            announced: s.rx.announced,
+        };
+        buf.get_mut(..FeedbackHead::LEN)?.copy_from_slice(&head.to_bytes());
+        s.rx.feedback = s.rx.feedback.next();
+        s.rx.unreported = 0;
+        s.rx.at = Instant::MAX;
+        Some((Kind::Feedback, at + 4 * words, s.tx.path))
+    }
+
+    /// Announces what is dirty; if the last announcement is not acknowledged, that again.
+    fn write_announce(&mut self, slot: u32, buf: &mut [u8]) -> Option<(Kind, usize, u8)> {
+        let room = buf.len().min(self.config.control as usize).checked_sub(Announce::HEAD_LEN)?;
+        let most = (room / AnnounceEntry::LEN).min(MAX_ENTRIES);
+        let s = &mut self.sessions[slot];
+        let a = &mut s.announcing;
+        let mut count = 0;
+        let again = !a.outstanding.is_empty();
+        let mut next = a.outstanding.head();
+        loop {
+            let channel = match next {
+                Some(channel) => channel,
+                None if again || count == most => break,
+                None => match self.announce_chain.pop_front(&mut a.dirty) {
+                    Some(channel) => {
+                        self.announce_chain.push_back(&mut a.outstanding, channel);
+                        channel
+                    }
+                    None => break,
+                },
+            };
+            next = if again { self.announce_chain.next(channel) } else { None };
+            let c = &mut self.channels[channel];
+            c.announced = c.announce;
+            let entry = AnnounceEntry { communicator: c.communicator, tag: c.tag, through: c.announced };
+            let at = Announce::HEAD_LEN + count * AnnounceEntry::LEN;
+            buf.get_mut(at..at + AnnounceEntry::LEN)?.copy_from_slice(&entry.to_bytes());
+            count += 1;
+        }
+        if count == 0 {
+            return None;
+        }
+        a.number = a.number.next();
+        let head = Announce::head_bytes(s.remote, a.number, count as u8);
+        buf.get_mut(..Announce::HEAD_LEN)?.copy_from_slice(&head);
+        let path = s.tx.path;
+        let wait = self.path(slot, 0).tx.rtt.bound() + self.feedback_delay(slot);
+        let times = self.config.times;
+        let a = &mut self.sessions[slot].announcing;
+        let wait = (wait.max(times.min_rto) * (1 << a.repeats.min(10))).min(times.max_rto);
+        a.repeats = a.repeats.saturating_add(1);
+        a.at = self.clock + wait;
+        let at = a.at;
+        self.arm(slot, at);
+        Some((Kind::Announce, Announce::HEAD_LEN + count * AnnounceEntry::LEN, path))
+    }
+
+    /// The peer took an announcement.
+    pub(super) fn announced(&mut self, slot: u32, number: Seq) {
+        let s = &mut self.sessions[slot];
+        let a = &mut s.announcing;
+        if a.outstanding.is_empty() || number != a.number {
+            return;
+        }
+        let mut done = core::mem::take(&mut a.outstanding);
+        while let Some(channel) = self.announce_chain.pop_front(&mut done) {
+            let c = &mut self.channels[channel];
+            if c.announced == c.announce {
+                c.listed = false;
+            } else {
+                self.announce_chain.push_back(&mut a.dirty, channel);
+            }
+        }
+        a.at = Instant::MAX;
+        a.repeats = 0;
+        if !a.dirty.is_empty() {
+            self.owe(slot, due::ANNOUNCE);
+        }
+    }
+
+    /// The peer has receives posted.
+    pub(super) fn on_announce(&mut self, origin: &Origin, payload: &[u8]) -> Result<Received, ShimError> {
+        let announce = Announce::parse(payload)?;
+        let slot = match self.lookup_open(announce.session, origin) {
+            Ok(slot) => slot,
+            Err(drop) => return Ok(Received::Dropped(drop)),
+        };
+        if !self.sessions[slot].rx.announced.before(announce.number) {
+            // It has been taken, and the feedback that said so was lost.
+            self.owe(slot, due::FEEDBACK);
+            return Ok(Received::Dropped(Drop::Stale));
+        }
+        for entry in announce.entries() {
+            let Ok(channel) = self.channel(slot, entry.communicator, entry.tag) else {
+                // Not acknowledged: it comes again, and by then there may be room.
+                self.counters.no_channel += 1;
+                return Ok(Received::Taken(Kind::Announce));
+            };
+            self.posted_through(channel, entry.through);
+        }
+        self.sessions[slot].rx.announced = announce.number;
+        self.owe(slot, due::FEEDBACK);
+        self.wake(slot);
+        Ok(Received::Taken(Kind::Announce))
+    }
+
+    /// Sends of a channel before `through` have their receive.
+    fn posted_through(&mut self, channel: u32, through: Seq) {
+        let c = &mut self.channels[channel];
+        if !c.through.before(through) {
+            return;
+        }
+        c.through = through;
+        while let Some(send) = c.waiting.head() {
+            if !self.sends[send].ordinal.before(through) {
+                return;
+            }
+            self.queue_chain.remove(&mut c.waiting, send);
+            self.sends[send].queue = Queue::Ready;
+            self.queue_chain.push_back(&mut self.sessions[c.session].tx.ready, send);
+        }
+    }
+
+    /// An announcement was not acknowledged in time, or more is to be announced.
+    pub(super) fn repeat_announce(&mut self, slot: u32) {
+        let a = &mut self.sessions[slot].announcing;
+        a.at = Instant::MAX;
+        if a.outstanding != List::default() || a.dirty != List::default() {
+            self.owe(slot, due::ANNOUNCE);
+        }
+    }
+
+    /// A message that the peer rejected: what was sent of it comes void.
+    pub(super) fn on_reject(&mut self, origin: &Origin, payload: &[u8]) -> Result<Received, ShimError> {
+        let reject = RejectMessage::parse(payload)?;
+        let slot = match self.lookup_open(reject.session, origin) {
+            Ok(slot) => slot,
+            Err(drop) => return Ok(Received::Dropped(drop)),
+        };
+        debug_assert!(self.sessions[slot].state == State::Open);
+        Ok(match self.void_message(slot, &reject) {
+            true => Received::Taken(Kind::Reject),
+            false => Received::Dropped(Drop::Stale),
+        })
+    }
+}
+
+fn write(buf: &mut [u8], kind: Kind, bytes: &[u8]) -> Option<(Kind, usize, u8)> {
+    buf.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    Some((kind, bytes.len(), 0))
+}

@@ -1,0 +1,285 @@
+//! What is sent next: answers outside sessions, control, segments to be sent again, new segments.
+
+use super::api::{Destination, Source, Transmit};
+use super::congestion::Congestion;
+use super::engine::Engine;
+use super::segments::{Segment, State};
+use super::session::{Queue, Session};
+use crate::time::Instant;
+use crate::wire::shim::{Data, Kind, Seq, Ticks};
+
+/// Segments of one message, and packets of one session, in a row while others wait.
+const BURST: u8 = 16;
+/// Messages of a session whose segments take turns.
+const ACTIVE: u8 = 8;
+/// With fewer segments in flight, one that has to be the last for now asks for feedback; with more, the peer's count of
+/// segments brings it.
+const FEW: u32 = 32;
+
+/// What holds a session's next segment back.
+enum Blocked {
+    /// There is none.
+    NoWork,
+    /// The window, the grant or the peer's room: feedback or a timer will tell.
+    Waits,
+    /// All chunks are in use.
+    NoChunk,
+}
+
+impl Engine {
+    /// Writes the header of the next packet to send into `buf`, which has room for
+    /// [`MAX_CONTROL_LEN`](crate::wire::shim::MAX_CONTROL_LEN) bytes, and says what follows it; `None` if there is nothing to send
+    /// now. Only to be called if the packet can be sent.
+    #[inline]
+    pub fn transmit(&mut self, buf: &mut [u8]) -> Option<Transmit> {
+        if let Some(answer) = self.stateless.pop() {
+            let bytes = answer.bytes();
+            buf.get_mut(..bytes.len())?.copy_from_slice(bytes);
+            self.counters.sent[answer.kind as usize] += 1;
+            return Some(Transmit {
+                to: Destination::Address(answer.to),
+                path: 0,
+                kind: answer.kind,
+                header_len: bytes.len() as u16,
+                source: None,
+            });
+        }
+        if !self.due.is_empty()
+            && let Some(control) = self.next_control(buf)
+        {
+            return Some(control);
+        }
+        while let Some(slot) = self.ready.head() {
+            match self.next_segment(slot, buf) {
+                Ok(transmit) => return Some(transmit),
+                Err(blocked) => {
+                    if let Blocked::NoChunk = blocked {
+                        // It looks again when something of its own is acknowledged, or soon.
+                        self.counters.no_chunk += 1;
+                        self.sessions[slot].tx.wake_at = self.clock + self.config.times.feedback;
+                        self.arm(slot, self.sessions[slot].tx.wake_at);
+                    }
+                    self.sessions[slot].in_ready = false;
+                    self.ready_chain.remove(&mut self.ready, slot);
+                    if let Blocked::Waits = blocked {
+                        self.watch_grant(slot);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn next_segment(&mut self, slot: u32, buf: &mut [u8]) -> Result<Transmit, Blocked> {
+        let again = self.sessions[slot].tx.requested > 0;
+        let (seq, record) = if again { self.pick_requested(slot)? } else { self.pick_new(slot)? };
+        let transmit = self.write_segment(slot, seq, record, again, buf);
+        let tx = &mut self.sessions[slot].tx;
+        tx.burst += 1;
+        if tx.burst >= BURST {
+            tx.burst = 0;
+            self.take_turns(slot);
+        }
+        self.watch_tail(slot);
+        Ok(transmit)
+    }
+
+    /// The next message, and the next session.
+    fn take_turns(&mut self, slot: u32) {
+        let tx = &mut self.sessions[slot].tx;
+        if let Some(first) = self.queue_chain.pop_front(&mut tx.active) {
+            self.queue_chain.push_back(&mut tx.active, first);
+        }
+        self.ready_chain.remove(&mut self.ready, slot);
+        self.ready_chain.push_back(&mut self.ready, slot);
+    }
+
+    /// The oldest segment to be sent again, if the window allows.
+    fn pick_requested(&mut self, slot: u32) -> Result<(Seq, u32), Blocked> {
+        let s = &mut self.sessions[slot];
+        let record = self.segments.oldest_requested(&mut s.tx.chunks).ok_or(Blocked::NoWork)?;
+        let segment = self.segments.get(record);
+        if !fits(s, u64::from(segment.bytes)) {
+            return Err(Blocked::Waits);
+        }
+        s.tx.requested -= 1;
+        self.segments.resent(record);
+        let send = &mut self.sends[self.segments.get(record).message];
+        if send.void.is_none() {
+            s.tx.doubtful = s.tx.doubtful.saturating_add(1);
+            s.stats.retransmitted += 1;
+            self.counters.retransmitted += 1;
+            send.again += 1;
+        }
+        Ok((self.segments.seq(record), record))
+    }
+
+    /// The message whose next segment is to be sent: one that was begun, or at the begin of a turn, or without any, another.
+    #[inline]
+    fn pick_message(&mut self, slot: u32) -> Result<u32, Blocked> {
+        let tx = &mut self.sessions[slot].tx;
+        let may_begin = tx.active.is_empty() || (tx.burst == 0 && tx.active_count < ACTIVE);
+        if may_begin {
+            let begins = match (tx.ready.head(), tx.eager.head()) {
+                (Some(at), _) => Some((at, 0)),
+                (None, Some(at)) => {
+                    let send = &self.sends[at];
+                    let announced = send.ordinal.before(self.channels[send.channel].through);
+                    let draws = if announced { 0 } else { send.segments };
+                    (tx.granted.until(tx.grant) >= draws).then_some((at, draws))
+                }
+                (None, None) => None,
+            };
+            if let Some((at, draws)) = begins {
+                let send = &mut self.sends[at];
+                if send.segments == 1 || tx.begun < tx.most_begun {
+                    send.granted = draws > 0;
+                    tx.granted = tx.granted.add(draws);
+                    tx.begun += u16::from(send.segments > 1);
+                    let list = if send.queue == Queue::Ready { &mut tx.ready } else { &mut tx.eager };
+                    self.queue_chain.remove(list, at);
+                    send.queue = Queue::Active;
+                    tx.active_count += 1;
+                    self.queue_chain.push_front(&mut tx.active, at);
+                }
+            }
+        }
+        match tx.active.head() {
+            Some(at) => Ok(at),
+            None if tx.ready.is_empty() && tx.eager.is_empty() => Err(Blocked::NoWork),
+            None => Err(Blocked::Waits),
+        }
+    }
+
+    /// A record for the next segment that was never sent, if window and grant allow.
+    #[inline]
+    fn pick_new(&mut self, slot: u32) -> Result<(Seq, u32), Blocked> {
+        let clock = self.clock;
+        let s = &self.sessions[slot];
+        if s.tx.una.until(s.tx.next) >= s.peer_window || !fits(s, u64::from(s.segment)) {
+            return Err(Blocked::Waits);
+        }
+        let at = self.pick_message(slot)?;
+        let s = &mut self.sessions[slot];
+        let send = &mut self.sends[at];
+        let offset = u64::from(send.sent) * u64::from(s.segment);
+        let bytes = (send.len - offset).min(u64::from(s.segment)) + Data::LEN as u64;
+        let seq = s.tx.next;
+        let record = self.segments.open(&mut s.tx.chunks, seq).ok_or(Blocked::NoChunk)?;
+        s.tx.next = seq.next();
+        s.stats.segments_sent += 1;
+        *self.segments.get_mut(record) = Segment {
+            time: clock,
+            message: at,
+            index: send.sent,
+            path_seq: Seq(0),
+            bytes: bytes as u16,
+            path: 0,
+            state: State::InFlight,
+        };
+        send.sent += 1;
+        if send.sent == send.segments {
+            self.leave_queue(at);
+        }
+        Ok((seq, record))
+    }
+
+    /// Puts a segment in flight on the next path, and writes its header.
+    #[inline]
+    fn write_segment(&mut self, slot: u32, seq: Seq, record: u32, again: bool, buf: &mut [u8]) -> Transmit {
+        let (now, clock) = (self.now, self.clock);
+        let segment = self.segments.get_mut(record);
+        let s = &mut self.sessions[slot];
+        let mut path = if s.tx.path + 1 >= s.paths { 0 } else { s.tx.path + 1 };
+        if again && path == segment.path && s.paths > 1 {
+            // Another path than the one that lost it.
+            path = if path + 1 >= s.paths { 0 } else { path + 1 };
+        }
+        s.tx.path = path;
+        let paths = usize::from(self.config.paths);
+        let tx = &mut self.paths[slot as usize * paths + usize::from(path)].tx;
+        segment.path = path;
+        segment.path_seq = tx.next;
+        segment.time = clock;
+        s.tx.last = clock;
+        segment.state = State::InFlight;
+        tx.next = tx.next.next();
+        self.path_chain.push_back(&mut tx.in_flight, record);
+        s.tx.in_flight += 1;
+        s.tx.in_flight_bytes += u64::from(segment.bytes);
+        let send = &self.sends[segment.message];
+        let void = send.void.is_some();
+        let channel = &self.channels[send.channel];
+        let offset = u64::from(segment.index) * u64::from(s.segment);
+        let len = if void { 0 } else { (send.len - offset).min(u64::from(s.segment)) as u32 };
+        let blocked = s.tx.in_flight < FEW
+            && (!fits(s, u64::from(s.segment))
+                || (send.granted && s.tx.granted.until(s.tx.grant) < FEW)
+                || s.tx.una.until(s.tx.next) >= s.peer_window);
+        let data = Data {
+            session: s.remote,
+            path,
+            path_seq: segment.path_seq,
+            seq,
+            time: Ticks::of(now),
+            message: send.number,
+            segment: segment.index,
+            communicator: channel.communicator,
+            tag: channel.tag,
+            ordinal: send.ordinal,
+            length: if void { u64::from(send.sent) } else { send.len },
+            semantics: send.semantics,
+            ask: blocked || void,
+            again,
+            void,
+            granted: send.granted,
+        };
+        if let Some(place) = buf.first_chunk_mut() {
+            *place = data.to_bytes();
+        }
+        self.counters.sent[Kind::Data as usize] += 1;
+        let source = (len > 0).then_some(Source { token: send.token, offset, len });
+        let to = Destination::Session(self.key(slot));
+        Transmit { to, path, kind: Kind::Data, header_len: Data::LEN as u16, source }
+    }
+
+    /// A session's timer has fired: whatever of it is due.
+    pub(super) fn fire(&mut self, slot: u32) {
+        use super::session::{State as Stands, due};
+        let clock = self.clock;
+        let s = &mut self.sessions[slot];
+        s.wheel_at = Instant::MAX;
+        if s.rx.at <= clock {
+            self.owe(slot, due::FEEDBACK);
+        }
+        if self.sessions[slot].tx.gap_at <= clock {
+            self.mature_gaps(slot);
+        }
+        if self.sessions[slot].tx.at <= clock {
+            self.expire_tail(slot);
+        }
+        if self.sessions[slot].announcing.at <= clock {
+            self.repeat_announce(slot);
+        }
+        if self.sessions[slot].tx.wake_at <= clock {
+            self.sessions[slot].tx.wake_at = Instant::MAX;
+            self.wake(slot);
+        }
+        if self.sessions[slot].alive_at <= clock {
+            self.stay_alive(slot);
+        }
+        let s = &self.sessions[slot];
+        if s.state == Stands::Down {
+            return;
+        }
+        let at = s.rx.at.min(s.tx.gap_at).min(s.tx.at).min(s.announcing.at).min(s.tx.wake_at).min(s.alive_at);
+        self.arm(slot, at);
+    }
+}
+
+/// Whether so many bytes more may be in flight; one segment always may.
+#[inline]
+fn fits(s: &Session, bytes: u64) -> bool {
+    s.tx.in_flight == 0 || s.tx.in_flight_bytes + bytes <= s.tx.control.window()
+}

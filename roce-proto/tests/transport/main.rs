@@ -1,0 +1,6 @@
+//! The engine between hosts: real bytes over a network that misbehaves, under a virtual clock, from a seed.
+
+mod basic;
+mod hostile;
+mod net;
+mod random;
