@@ -6,6 +6,7 @@ mod impair;
 use crate::args::{CoresArg, EalArg, Idle as IdleArg, OutputArgs};
 use crate::endpoint::{self, port_gone};
 use crate::error::{Error, Exit};
+use crate::report::Out;
 use crate::report::json::Document;
 use crate::report::numbers::plural;
 use crate::report::table::{Align, Table};
@@ -125,8 +126,13 @@ pub fn run(args: &WanArgs, verbosity: u8) -> Result<Exit, Error> {
     let mut forwarder = Forwarder::new(ports, links);
     let mut out = target.text();
     let names = forwarder.ports().each_ref().map(|port| port.info().name.clone());
-    out.line(format_args!("READY {} <-> {}: {}", names[0], names[1], args.impair))?;
-    out.flush()?;
+    let ready = format!("READY {} <-> {}: {}", names[0], names[1], args.impair);
+    if target.is_stdout() {
+        Out::stderr().line(ready)?;
+    } else {
+        out.line(ready)?;
+        out.flush()?;
+    }
     let gone = forward(&mut forwarder, args, &stop);
 
     table(&forwarder, &names).lines().try_for_each(|line| out.line(line))?;
