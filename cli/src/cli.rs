@@ -57,6 +57,9 @@ pub enum Command {
     #[cfg(feature = "dpdk")]
     #[command(subcommand)]
     Ud(cmd::ud::UdCommand),
+    /// Run a program written for RDMA hardware over an endpoint, unmodified: perftest, ibv_ud_pingpong, your own
+    #[cfg(feature = "dpdk")]
+    Verbs(cmd::verbs::VerbsArgs),
     /// Show what could be a port here: NICs, interfaces, drivers, and what an opened port can do
     #[cfg(feature = "dpdk")]
     Ports(cmd::ports::PortsArgs),
@@ -67,7 +70,7 @@ pub enum Command {
     Stats(cmd::stats::StatsArgs),
     /// Needs DPDK, which this build does not have
     #[cfg(not(feature = "dpdk"))]
-    #[command(visible_aliases = ["bw", "lat", "ud", "ports", "doctor"])]
+    #[command(visible_aliases = ["bw", "lat", "ud", "verbs", "ports", "doctor"])]
     Demo(NoDpdk),
     /// Decode the RoCEv2 packets of capture files and check the ICRC of each
     Inspect(cmd::inspect::InspectArgs),
@@ -124,11 +127,13 @@ fn run(cli: &Cli) -> Result<Exit, Error> {
         #[cfg(feature = "dpdk")]
         Command::Ud(command) => cmd::ud::run(command, cli.verbose),
         #[cfg(feature = "dpdk")]
+        Command::Verbs(args) => cmd::verbs::run(args, cli.verbose),
+        #[cfg(feature = "dpdk")]
         Command::Ports(args) => cmd::ports::run(args, cli.verbose),
         #[cfg(feature = "dpdk")]
         Command::Doctor(args) => cmd::doctor::run(args, cli.verbose),
         #[cfg(not(feature = "dpdk"))]
-        Command::Demo(_) => Err(Error::usage("demo, bw, lat, ud, ports and doctor need DPDK, which this build does not have").hint(
+        Command::Demo(_) => Err(Error::usage("demo, bw, lat, ud, verbs, ports and doctor need DPDK, which this build does not have").hint(
             "install it (Debian, Ubuntu: apt install libdpdk-dev libclang-dev pkg-config gcc) and build with the default \
              features: cargo build --release -p spraywire",
         )),

@@ -17,3 +17,5 @@ pub mod ports;
 pub mod stats;
 #[cfg(feature = "dpdk")]
 pub mod ud;
+#[cfg(feature = "dpdk")]
+pub mod verbs;
