@@ -49,10 +49,15 @@ needs_test() {
 	want iproute2 have ip # links and namespaces
 	want iputils-ping have ping
 	want git have git
+	# Stock programs that run on the verbs library; librdmacm's must be refused.
+	want ibverbs-utils have ibv_devinfo
+	want perftest have ib_send_bw
+	want rdmacm-utils have rping
 	needs_peer # the guest that the interoperability tests run against
 }
 needs_bench() {
 	needs_build
+	want libibverbs-dev test -e /usr/include/infiniband/verbs.h # the structures of the verbs library
 	want dpdk-dev have dpdk-testpmd # the peer printed beside our figures
 	want valgrind have valgrind     # instruction counts
 }

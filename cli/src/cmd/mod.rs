@@ -18,4 +18,6 @@ pub mod stats;
 #[cfg(feature = "dpdk")]
 pub mod ud;
 #[cfg(feature = "dpdk")]
+pub mod verbs;
+#[cfg(feature = "dpdk")]
 pub mod wan;

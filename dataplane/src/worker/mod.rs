@@ -368,6 +368,11 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         self.core.cqs.get_mut(cq)
     }
 
+    /// Whether completions wait in some queue.
+    pub fn has_completions(&self) -> bool {
+        self.core.cqs.values().any(|cq| !cq.is_empty())
+    }
+
     /// Takes up to `max` completions, oldest first, and hands each to `take`. Where that returns true, the completion's buffer is
     /// posted as a receive of the same queue pair again, with the same `wr_id`: what a receiver does that is done with a
     /// message once it has looked at it, at the least cost. `take` may keep the buffer by taking it out. A buffer that cannot be
@@ -447,6 +452,11 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     /// Sends of a queue pair that the driver has not taken yet.
     pub fn outstanding(&self, qp: QpKey) -> u32 {
         self.core.qps.get(qp).map_or(0, |q| q.outstanding)
+    }
+
+    /// Receives that can still be posted to a queue pair.
+    pub fn recv_room(&self, qp: QpKey) -> usize {
+        self.core.qps.get(qp).map_or(0, |q| q.recv.capacity() - q.recv.len())
     }
 
     /// An address handle. Until the neighbour answers (see [`Worker::ah_state`]) sends by it are refused with

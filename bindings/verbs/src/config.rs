@@ -1,0 +1,320 @@
+//! Which devices there are: by environment variables, or by a TOML file.
+//!
+//! One device: `SPRAYWIRE_PORT`, `SPRAYWIRE_IP` and so on, called like the flags of the `spraywire` command. Several: a file
+//! named by `SPRAYWIRE_CONFIG` with the same words as keys, in a `[[device]]` table for each. What stands outside of the
+//! tables, and the variables, hold for all of them.
+
+use dataplane::open::{Role, default_port};
+use dataplane::route::{self, Gateway, PortAddr};
+use dataplane::spec::{self, PortSpec};
+use roce_proto::types::{Mtu, PKey};
+use roce_proto::wire::ethernet::{MacAddr, VlanTag};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How the variables begin.
+const PREFIX: &str = "SPRAYWIRE_";
+/// What can be set of a device, as keys of the file; variables are in capitals with `_` for `-`.
+const KEYS: [&str; 14] = [
+    "name",
+    "port",
+    "role",
+    "ip",
+    "gateway",
+    "vlan",
+    "mtu",
+    "ib-mtu",
+    "pkey",
+    "neighbour",
+    "eal",
+    "pcap",
+    "wait",
+    "poll",
+];
+/// Keys whose values may be several: separated by commas in a variable, an array in the file.
+const LISTS: [&str; 4] = ["ip", "gateway", "pkey", "neighbour"];
+/// Devices at the most.
+const MAX_DEVICES: usize = 32;
+/// A configuration file is read whole; this is a thousand times what one needs.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// One device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceConfig {
+    /// Its name in the list of devices.
+    pub name: String,
+    /// Its port; none is one side of a memif pair.
+    pub port: Option<PortSpec>,
+    /// Which side; none finds out when the device is opened.
+    pub role: Option<Role>,
+    /// Its addresses, which are its GIDs; none takes those of the side.
+    pub addrs: Vec<PortAddr>,
+    /// Routers to what is not on the link.
+    pub gateways: Vec<Gateway>,
+    /// The tag of what it sends.
+    pub vlan: Option<VlanTag>,
+    /// MTU of the port in bytes.
+    pub mtu: Option<u16>,
+    /// The largest message.
+    pub ib_mtu: Option<Mtu>,
+    /// The P_Key table.
+    pub pkeys: Vec<PKey>,
+    /// Neighbours that are not asked for.
+    pub neighbours: Vec<(IpAddr, MacAddr)>,
+    /// More arguments for DPDK.
+    pub eal: Vec<String>,
+    /// Where to write what is sent and received.
+    pub pcap: Option<PathBuf>,
+    /// How long a memif client waits for its server.
+    pub wait: Duration,
+    /// Poll in a thread all the time, not only when the program does not.
+    pub thread: bool,
+}
+
+type Values = BTreeMap<String, Vec<String>>;
+
+impl DeviceConfig {
+    /// The side that it is on, found out if it was not given, and its port.
+    pub fn side(&self) -> (Role, PortSpec) {
+        let role = self.role.unwrap_or_else(|| {
+            let server = default_port(Role::Server);
+            if self.port.is_none() && is_listening(&server) { Role::Client } else { Role::Server }
+        });
+        (role, self.port.clone().unwrap_or_else(|| default_port(role)))
+    }
+
+    fn of(values: &Values, number: usize) -> Result<DeviceConfig, String> {
+        let all = |key: &str| values.get(key).map_or(&[][..], Vec::as_slice);
+        let one = |key: &str| all(key).first().map(String::as_str);
+        let list = |key: &str| all(key).iter().map(String::as_str);
+        let config = DeviceConfig {
+            name: one("name").map_or_else(|| format!("spw{number}"), str::to_owned),
+            port: one("port").map(str::parse).transpose()?,
+            role: one("role").map(role).transpose()?.flatten(),
+            addrs: list("ip").map(spec::addr).collect::<Result<_, _>>()?,
+            gateways: list("gateway").map(spec::gateway).collect::<Result<_, _>>()?,
+            vlan: one("vlan").map(spec::vlan).transpose()?,
+            mtu: one("mtu").map(|text| number_of(text, "MTU")).transpose()?,
+            ib_mtu: one("ib-mtu").map(ib_mtu).transpose()?,
+            pkeys: match all("pkey") {
+                [] => vec![PKey::DEFAULT],
+                keys => keys.iter().map(|key| spec::pkey(key)).collect::<Result<_, _>>()?,
+            },
+            neighbours: list("neighbour").map(spec::neighbour).collect::<Result<_, _>>()?,
+            eal: list("eal").flat_map(str::split_whitespace).map(str::to_owned).collect(),
+            pcap: one("pcap").map(PathBuf::from),
+            wait: Duration::from_secs(
+                one("wait").map_or(Ok(10), |text| number_of(text, "number of seconds"))?,
+            ),
+            thread: one("poll").map_or(Ok(false), |text| match text {
+                "inline" => Ok(false),
+                "thread" => Ok(true),
+                other => Err(format!("`{other}` is no way to poll: write inline or thread")),
+            })?,
+        };
+        // 63 bytes and a zero are what the structure has room for.
+        if config.name.is_empty() || config.name.len() > 63 || config.name.contains(['/', '\0']) {
+            return Err(format!("`{}` is no name for a device: up to 63 bytes without a slash", config.name));
+        }
+        if config.port.is_some() && config.addrs.is_empty() {
+            return Err(format!(
+                "the device {} has a port and no IP address: give it one that nobody else has, SPRAYWIRE_IP=192.0.2.1",
+                config.name
+            ));
+        }
+        route::check(&config.addrs, &config.gateways).map_err(|e| format!("{}: {e}", config.name))?;
+        Ok(config)
+    }
+}
+
+/// The devices of this process.
+///
+/// # Errors
+/// A line that says what is wrong with the configuration.
+pub fn devices() -> Result<Vec<DeviceConfig>, String> {
+    let vars = std::env::vars().collect::<Vec<_>>();
+    let file = vars.iter().find(|(name, _)| name == "SPRAYWIRE_CONFIG").map(|(_, path)| path);
+    let text = match file {
+        None => String::new(),
+        Some(path) => read(path).map_err(|e| format!("cannot read {path}: {e}"))?,
+    };
+    parse(&vars, &text)
+}
+
+fn read(path: &str) -> std::io::Result<String> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path)?;
+    std::io::Read::read_to_string(&mut std::io::Read::take(file, MAX_BYTES), &mut text)?;
+    Ok(text)
+}
+
+fn parse(vars: &[(String, String)], file: &str) -> Result<Vec<DeviceConfig>, String> {
+    let mut table: toml::Table = file.parse().map_err(|e| format!("the configuration is no TOML: {e}"))?;
+    let devices = match table.remove("device") {
+        None => vec![toml::Table::new()],
+        Some(toml::Value::Array(tables)) => tables
+            .into_iter()
+            .map(|table| match table {
+                toml::Value::Table(table) => Ok(table),
+                other => Err(format!("a device is a [[device]] table, not {}", other.type_str())),
+            })
+            .collect::<Result<_, _>>()?,
+        Some(other) => return Err(format!("devices are [[device]] tables, not {}", other.type_str())),
+    };
+    if devices.len() > MAX_DEVICES {
+        return Err(format!("{} devices are more than {MAX_DEVICES}", devices.len()));
+    }
+    let mut common = Values::new();
+    take(&table, &mut common)?;
+    for key in KEYS {
+        let name = format!("{PREFIX}{}", key.to_uppercase().replace('-', "_"));
+        if let Some((_, value)) = vars.iter().find(|(n, v)| *n == name && !v.is_empty()) {
+            let values = match LISTS.contains(&key) {
+                true => value.split(',').map(|v| v.trim().to_owned()).collect(),
+                false => vec![value.clone()],
+            };
+            common.insert(key.to_owned(), values);
+        }
+    }
+    let mut made: Vec<DeviceConfig> = Vec::new();
+    for (number, table) in devices.iter().enumerate() {
+        let mut values = common.clone();
+        take(table, &mut values)?;
+        let device = DeviceConfig::of(&values, number)?;
+        if made.iter().any(|other| other.name == device.name) {
+            return Err(format!("two devices are called {}", device.name));
+        }
+        made.push(device);
+    }
+    Ok(made)
+}
+
+fn take(table: &toml::Table, into: &mut Values) -> Result<(), String> {
+    let text = |value: &toml::Value| match value {
+        toml::Value::String(text) => Ok(text.clone()),
+        toml::Value::Integer(number) => Ok(number.to_string()),
+        other => Err(format!("{} is no text or number", other.type_str())),
+    };
+    for (key, value) in table {
+        if !KEYS.contains(&key.as_str()) {
+            return Err(format!("unknown key `{key}`: there are {}", KEYS.join(", ")));
+        }
+        let values = match value {
+            toml::Value::Array(values) => values.iter().map(text).collect::<Result<_, _>>()?,
+            one => vec![text(one)?],
+        };
+        into.insert(key.clone(), values);
+    }
+    Ok(())
+}
+
+fn role(text: &str) -> Result<Option<Role>, String> {
+    match text {
+        "server" => Ok(Some(Role::Server)),
+        "client" => Ok(Some(Role::Client)),
+        "auto" => Ok(None),
+        other => Err(format!("`{other}` is no role: write server, client or auto")),
+    }
+}
+
+fn ib_mtu(text: &str) -> Result<Mtu, String> {
+    text.trim()
+        .parse()
+        .ok()
+        .and_then(Mtu::from_bytes)
+        .ok_or_else(|| format!("`{text}` is no IB MTU: write 256, 512, 1024, 2048 or 4096"))
+}
+
+fn number_of<T: std::str::FromStr>(text: &str, what: &str) -> Result<T, String> {
+    text.trim().parse().map_err(|_| format!("`{text}` is no {what}"))
+}
+
+/// Whether a process listens at the abstract socket that a memif port names.
+fn is_listening(port: &PortSpec) -> bool {
+    let text = port.to_string();
+    let Some(socket) = text.split(',').find_map(|arg| arg.strip_prefix("socket=")) else { return false };
+    let name = format!(" @{socket}");
+    // Num RefCount Protocol Flags Type St Inode Path; the flag is __SO_ACCEPTCON of the kernel's <linux/net.h>.
+    let table = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    table.lines().any(|line| line.ends_with(&name) && line.split_whitespace().nth(3) == Some("00010000"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vars(list: &[(&str, &str)]) -> Vec<(String, String)> {
+        list.iter().map(|(n, v)| (format!("SPRAYWIRE_{n}"), (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn nothing_said_is_one_side_of_a_pair() {
+        let devices = parse(&[], "").unwrap();
+        assert_eq!(devices.len(), 1);
+        let device = &devices[0];
+        assert_eq!((device.name.as_str(), &device.port, device.role), ("spw0", &None, None));
+        assert_eq!(
+            (device.pkeys.as_slice(), device.wait),
+            ([PKey(0xffff)].as_slice(), Duration::from_secs(10))
+        );
+    }
+
+    #[test]
+    fn variables_make_one_device() {
+        let devices = parse(
+            &vars(&[
+                ("PORT", "net_af_packet0,iface=veth0"),
+                ("IP", "10.0.0.1/24, fd77::1"),
+                ("GATEWAY", "10.0.0.254"),
+                ("NEIGHBOUR", "10.0.0.2=02:00:00:00:00:02,10.0.0.3=02:00:00:00:00:03"),
+                ("PKEY", "0xffff,0x8001"),
+                ("IB_MTU", "1024"),
+                ("EAL", "-l 0 --no-pci"),
+                ("ROLE", "client"),
+                ("POLL", "thread"),
+            ]),
+            "",
+        );
+        let device = &devices.unwrap()[0];
+        assert_eq!(device.port.as_ref().unwrap().to_string(), "net_af_packet0,iface=veth0");
+        assert_eq!(device.addrs.len(), 2);
+        assert_eq!(device.addrs[0].prefix_len, Some(24));
+        assert_eq!((device.neighbours.len(), device.gateways.len()), (2, 1));
+        assert_eq!(device.pkeys, [PKey(0xffff), PKey(0x8001)]);
+        assert_eq!(device.ib_mtu, Some(Mtu::B1024));
+        assert_eq!(device.eal, ["-l", "0", "--no-pci"]);
+        assert_eq!((device.role, device.thread), (Some(Role::Client), true));
+    }
+
+    #[test]
+    fn a_file_makes_several() {
+        let file = "mtu = 1500\n[[device]]\nport = \"net_null0\"\nip = \"10.0.0.1\"\n\
+                    [[device]]\nname = \"other\"\nport = \"net_null1\"\nip = [\"10.0.0.2\"]\nmtu = 2000\n";
+        let devices = parse(&vars(&[("WAIT", "1")]), file).unwrap();
+        let names: Vec<_> = devices.iter().map(|d| (d.name.as_str(), d.mtu, d.wait.as_secs())).collect();
+        assert_eq!(names, [("spw0", Some(1500), 1), ("other", Some(2000), 1)]);
+    }
+
+    #[test]
+    fn slips_are_named() {
+        for (list, file, said) in [
+            (&[("PORT", "net_null0")][..], "", "SPRAYWIRE_IP"),
+            (&[("IP", "10.0.0")], "", "10.0.0"),
+            (&[("IB_MTU", "1000")], "", "1024"),
+            (&[("ROLE", "x")], "", "server"),
+            (&[("POLL", "x")], "", "inline"),
+            (&[("VLAN", "4095")], "", "4094"),
+            (&[("WAIT", "soon")], "", "seconds"),
+            (&[], "prot = 1", "unknown key `prot`"),
+            (&[], "device = 1", "[[device]]"),
+            (&[], "[[device]]\nname = \"a\"\n[[device]]\nname = \"a\"", "two devices"),
+            (&[], "name = \"a/b\"", "a/b"),
+            (&[], "=", "no TOML"),
+        ] {
+            let error = parse(&vars(list), file).unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Devices: their list, and the endpoint that is opened with the first context.
+
+use crate::config::{self, DeviceConfig};
+use crate::engine::Engine;
+use crate::say::{open_log, refuse, set_errno};
+use crate::sys;
+use crate::tick;
+use dataplane::capture::Capture;
+use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// A device of this process. There from the first list to the end.
+#[repr(C)]
+pub struct Device {
+    base: sys::ibv_device,
+    config: DeviceConfig,
+    guid: u64,
+    /// The endpoint. It is opened with the first context and stays: another context finds it as it is.
+    engine: Mutex<Option<Engine>>,
+    /// Contexts that are open.
+    contexts: Mutex<Vec<usize>>,
+    /// One was opened.
+    opened: Condvar,
+    /// Its thread was started.
+    ticking: AtomicBool,
+}
+
+// SAFETY: what the base's name arrays hold never changes, and everything else guards itself.
+unsafe impl Sync for Device {}
+// SAFETY: as above.
+unsafe impl Send for Device {}
+
+/// The devices.
+struct Devices {
+    all: Vec<&'static Device>,
+}
+
+fn devices() -> &'static Devices {
+    static DEVICES: OnceLock<Devices> = OnceLock::new();
+    DEVICES.get_or_init(|| {
+        open_log();
+        let configs = config::devices().unwrap_or_else(|e| {
+            refuse(libc::ENODEV, e);
+            Vec::new()
+        });
+        let all = configs.into_iter().map(|config| &*Box::leak(Box::new(Device::new(config)))).collect();
+        Devices { all }
+    })
+}
+
+/// True in a process that was forked from one with an open device: the endpoint is the parent's.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn in_child() {
+    FORKED.store(true, Ordering::Relaxed);
+}
+
+fn watch_for_forks() {
+    static WATCHED: OnceLock<()> = OnceLock::new();
+    WATCHED.get_or_init(|| {
+        // SAFETY: the handler does nothing but an atomic store, which is allowed between fork and exec.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
+/// The endpoint of a device, with its lock held.
+pub struct Locked(MutexGuard<'static, Option<Engine>>);
+
+impl std::ops::Deref for Locked {
+    type Target = Engine;
+
+    #[inline]
+    fn deref(&self) -> &Engine {
+        match &*self.0 {
+            Some(engine) => engine,
+            None => unreachable!("`Device::lock` looked"),
+        }
+    }
+}
+
+impl std::ops::DerefMut for Locked {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Engine {
+        match &mut *self.0 {
+            Some(engine) => engine,
+            None => unreachable!("`Device::lock` looked"),
+        }
+    }
+}
+
+impl Device {
+    fn new(config: DeviceConfig) -> Device {
+        let mut base = sys::ibv_device {
+            node_type: sys::IBV_NODE_CA,
+            transport_type: sys::IBV_TRANSPORT_IB,
+            ..sys::ibv_device::default()
+        };
+        let put = |text: &str, place: &mut [c_char]| {
+            for (to, from) in place.iter_mut().zip(text.bytes()) {
+                *to = from as c_char;
+            }
+        };
+        put(&config.name, &mut base.name);
+        put("uverbs-spraywire", &mut base.dev_name);
+        // There is nothing below them; programs that look get the error that they get for any missing file.
+        put("/sys/class/infiniband_verbs/spraywire", &mut base.dev_path);
+        put("/sys/class/infiniband/spraywire", &mut base.ibdev_path);
+        // What tells devices of one network apart before their ports are open, FNV-1a by its authors' definition; the second
+        // bit of the first byte says that it was assigned locally (IEEE, EUI-64).
+        let identity = format!("{} {:?} {:?} {:?}", config.name, config.port, config.role, config.addrs);
+        let hash = identity
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        let guid = (hash | 1 << 57) & !(1 << 56);
+        Device {
+            base,
+            config,
+            guid,
+            engine: Mutex::new(None),
+            contexts: Mutex::default(),
+            opened: Condvar::new(),
+            ticking: AtomicBool::new(false),
+        }
+    }
+
+    /// The device of a pointer that programs hold.
+    ///
+    /// # Safety
+    /// It is from our list.
+    pub unsafe fn of(device: *const sys::ibv_device) -> &'static Device {
+        // SAFETY: the base is the first field, and devices are never freed.
+        unsafe { &*device.cast::<Device>() }
+    }
+
+    /// The pointer that programs hold.
+    pub fn base(&'static self) -> *mut sys::ibv_device {
+        (&raw const self.base).cast_mut()
+    }
+
+    /// How it was configured.
+    pub fn config(&self) -> &DeviceConfig {
+        &self.config
+    }
+
+    /// Its globally unique identifier.
+    pub fn guid(&self) -> u64 {
+        self.guid
+    }
+
+    /// The endpoint, which must have been opened.
+    ///
+    /// # Errors
+    /// `EIO`, also in `errno`, in a child process and when there is no endpoint.
+    #[inline]
+    pub fn lock(&'static self) -> Result<Locked, c_int> {
+        if !FORKED.load(Ordering::Relaxed) {
+            let mut guard = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(engine) = &mut *guard {
+                engine.entered();
+                return Ok(Locked(guard));
+            }
+        }
+        set_errno(libc::EIO);
+        Err(libc::EIO)
+    }
+
+    /// The endpoint, if nobody else uses it just now.
+    pub fn try_lock(&'static self) -> Option<Locked> {
+        let mut guard = self.engine.try_lock().ok()?;
+        guard.as_mut()?.entered();
+        Some(Locked(guard))
+    }
+
+    /// Opens the endpoint for a context, if that is the first.
+    ///
+    /// # Errors
+    /// A line that says what stands in the way.
+    pub fn enter(&'static self, context: usize) -> Result<(), String> {
+        if FORKED.load(Ordering::Relaxed) {
+            return Err("this process was forked from one with an open device; start it anew".to_owned());
+        }
+        watch_for_forks();
+        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        if engine.is_none() {
+            let all: Vec<DeviceConfig> = devices().all.iter().map(|d| d.config.clone()).collect();
+            // DPDK starts threads of its own, which should not get the program's signals.
+            let _quiet = tick::SignalsBlocked::new();
+            *engine = Some(Engine::open(&self.config, &all)?);
+        }
+        if let (Some(path), true, Some(engine)) = (&self.config.pcap, contexts.is_empty(), &mut *engine) {
+            let capture =
+                Capture::create(path).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+            engine.set_capture(Some(capture));
+        }
+        contexts.push(context);
+        self.opened.notify_all();
+        if !self.ticking.swap(true, Ordering::Relaxed) {
+            tick::start(self);
+        }
+        Ok(())
+    }
+
+    /// A context was closed.
+    pub fn leave(&'static self, context: usize) {
+        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        contexts.retain(|c| *c != context);
+        if contexts.is_empty()
+            && let Ok(mut engine) = self.lock()
+        {
+            engine.set_capture(None);
+        }
+    }
+
+    /// Waits until a context is open.
+    pub fn wait_open(&self) {
+        let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.opened.wait_while(contexts, |open| open.is_empty()));
+    }
+
+    /// Does something with each context that is open; none is closed meanwhile.
+    pub fn each_context(&self, mut f: impl FnMut(usize)) {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|c| f(*c));
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_list(num: *mut c_int) -> *mut *mut sys::ibv_device {
+    let all = &devices().all;
+    // SAFETY: a plain allocation; `ibv_free_device_list` gives it back.
+    let list = unsafe { libc::calloc(all.len() + 1, size_of::<*mut sys::ibv_device>()) };
+    let list = list.cast::<*mut sys::ibv_device>();
+    if list.is_null() {
+        set_errno(libc::ENOMEM);
+        return list;
+    }
+    for (at, device) in all.iter().enumerate() {
+        // SAFETY: within the list, which is one longer than there are devices.
+        unsafe { list.add(at).write(device.base()) };
+    }
+    if !num.is_null() {
+        // SAFETY: the caller's own place for the number.
+        unsafe { num.write(all.len() as c_int) };
+    }
+    list
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_free_device_list(list: *mut *mut sys::ibv_device) {
+    // SAFETY: allocated by `ibv_get_device_list`.
+    unsafe { libc::free(list.cast()) };
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_name(device: *mut sys::ibv_device) -> *const c_char {
+    // SAFETY: a device of ours; the name ends with a zero.
+    unsafe { Device::of(device) }.base.name.as_ptr()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_guid(device: *mut sys::ibv_device) -> u64 {
+    // SAFETY: a device of ours.
+    unsafe { Device::of(device) }.guid.to_be()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_index(device: *mut sys::ibv_device) -> c_int {
+    devices().all.iter().position(|d| std::ptr::eq(d.base(), device)).map_or(-1, |at| at as c_int)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_fork_init() -> c_int {
+    // Nothing is pinned: a parent's memory stays its own after a fork.
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_is_fork_initialized() -> sys::ibv_fork_status {
+    sys::IBV_FORK_UNNEEDED
+}

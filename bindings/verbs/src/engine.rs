@@ -1,0 +1,261 @@
+//! The endpoint below a device, and what its lock guards.
+
+use crate::channel;
+use crate::config::DeviceConfig;
+use crate::cq::Cq;
+use crate::memory::{AppBuf, Keys};
+use crate::qp::Qp;
+use dataplane::capture::Capture;
+use dataplane::clock::Clock;
+use dataplane::io::dpdk::DpdkPort;
+use dataplane::io::{PortIo, PortState, PortWatch};
+use dataplane::open::{self, EalConfig, Environment, LogLevel, Plan, Role, ThreadGuard};
+use dataplane::worker::{PortConfig, Progress, Worker, WorkerConfig};
+use roce_proto::time::Instant;
+use roce_proto::types::PKey;
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+/// Queue pairs of a device at the most.
+pub const MAX_QPS: usize = 4096;
+/// Address handles of a device at the most.
+pub const MAX_AHS: usize = 65_536;
+
+/// What does not change while the endpoint is there.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Its IP addresses: the GID table.
+    pub addrs: Vec<IpAddr>,
+    /// Its P_Key table.
+    pub pkeys: Vec<PKey>,
+    /// The largest message in bytes.
+    pub ib_mtu: usize,
+    /// The largest that the port's MTU would carry.
+    pub max_mtu: usize,
+    /// The link is up only while another process is connected, which may come later.
+    pub waits_for_peer: bool,
+    /// State of the link.
+    pub watch: PortWatch,
+}
+
+/// The endpoint and its tables. Everything in it, and what queue pairs, completion queues and memory regions share with it, is
+/// used by whoever holds the lock of its device.
+pub struct Engine {
+    /// The worker.
+    pub worker: Worker<DpdkPort, AppBuf>,
+    /// Keys of memory regions.
+    pub keys: Keys,
+    /// What does not change.
+    pub facts: Facts,
+    clock: Clock,
+    /// Completion queues that wait for an event.
+    pub armed: Vec<NonNull<Cq>>,
+    /// Queue pairs with sends that wait for room in front of the worker.
+    pub stalled: Vec<NonNull<Qp>>,
+    /// Rounds so far: by it the device's own thread sees whether anybody else polls.
+    pub rounds: u64,
+    /// Who polled last.
+    thread: libc::pthread_t,
+    environment: Environment,
+}
+
+// SAFETY: its pointers are to queue pairs and completion queues that leave its lists before they go, under the same lock; no
+// part of it belongs to a thread.
+unsafe impl Send for Engine {}
+
+impl Engine {
+    /// Opens the endpoint of a device. `devices` are all that there are, since DPDK is started once for all.
+    ///
+    /// # Errors
+    /// A line that says what stands in the way.
+    pub fn open(config: &DeviceConfig, devices: &[DeviceConfig]) -> Result<Engine, String> {
+        let (role, spec) = config.side();
+        let plan = Plan::of(&spec, config.mtu);
+        let environment = environment(devices)?;
+        for device in &plan.vdevs {
+            environment.attach(device).map_err(|e| e.to_string())?;
+        }
+        let opened =
+            open::connect(config.wait, || DpdkPort::open_queues(&environment, &plan.port(), 1), || false);
+        let port = match opened.map(|ports| ports.into_iter().next()) {
+            Ok(Some(port)) => port,
+            failed => {
+                if !plan.vdevs.is_empty() {
+                    // So that another try can attach it again.
+                    let _ = environment.find(&plan.selector).and_then(|id| environment.detach(id));
+                }
+                return Err(failed
+                    .err()
+                    .map_or_else(|| "the port has no queue".to_owned(), |e| e.to_string()));
+            }
+        };
+        Engine::over(port, config, role, environment)
+    }
+
+    fn over(
+        port: DpdkPort,
+        config: &DeviceConfig,
+        role: Role,
+        environment: Environment,
+    ) -> Result<Engine, String> {
+        let info = port.info().clone();
+        let is_memif = info.driver.contains("memif");
+        let addrs = if config.addrs.is_empty() { vec![role.ip().into()] } else { config.addrs.clone() };
+        let port_config = PortConfig {
+            addrs,
+            gateways: config.gateways.clone(),
+            vlan: config.vlan,
+            pkeys: config.pkeys.clone(),
+            ib_mtu: config.ib_mtu,
+        };
+        let seed = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |since| since.as_nanos() as u64);
+        let worker_config =
+            WorkerConfig { max_qps: MAX_QPS, max_ahs: MAX_AHS, seed, ..WorkerConfig::default() };
+        let waits_for_peer = is_memif && !port.port().is_memif_client();
+        let mut worker = Worker::new(&worker_config, vec![(port, port_config)]).map_err(|e| e.to_string())?;
+        for (ip, mac) in &config.neighbours {
+            worker.add_neighbour(0, *ip, *mac).map_err(|e| e.to_string())?;
+        }
+        let watch = worker.watch(0).ok_or("the worker has no port")?;
+        let largest = roce_proto::types::Mtu::fitting(usize::from(info.mtu), MAX_OVERHEAD);
+        let facts = Facts {
+            addrs: worker.addrs(0).to_vec(),
+            pkeys: config.pkeys.clone(),
+            ib_mtu: worker.ib_mtu(0),
+            max_mtu: largest.map_or(256, |mtu| mtu.bytes()),
+            waits_for_peer,
+            watch,
+        };
+        tracing::info!(
+            "device {}: port {} with MAC address {}, MTU {}, addresses {:?}",
+            config.name,
+            info.name,
+            info.mac,
+            info.mtu,
+            facts.addrs
+        );
+        Ok(Engine {
+            worker,
+            keys: Keys::default(),
+            facts,
+            clock: Clock::new(),
+            armed: Vec::new(),
+            stalled: Vec::new(),
+            rounds: 0,
+            // SAFETY: no precondition.
+            thread: unsafe { libc::pthread_self() },
+            environment,
+        })
+    }
+
+    /// Whether packets can be sent and received, or can be once the other side comes.
+    pub fn is_active(&self) -> bool {
+        self.facts.waits_for_peer || self.facts.watch.state() == PortState::Up
+    }
+
+    /// The time, as the worker takes it.
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Writes what is sent and received to `capture`.
+    pub fn set_capture(&mut self, capture: Option<Capture>) {
+        self.worker.set_capture(capture);
+    }
+
+    /// One round of the worker, and what follows from it.
+    #[inline]
+    pub fn round(&mut self) -> Progress {
+        self.rounds += 1;
+        let progress = self.worker.poll(self.clock.now());
+        self.settle();
+        progress
+    }
+
+    /// Sends that waited are offered to the worker again, and events of completions that came are raised.
+    #[inline]
+    pub fn settle(&mut self) {
+        if !self.stalled.is_empty() {
+            self.unstall();
+        }
+        if !self.armed.is_empty() {
+            channel::raise(self);
+        }
+    }
+
+    #[cold]
+    fn unstall(&mut self) {
+        let mut at = 0;
+        while let Some(qp) = self.stalled.get(at).copied() {
+            // SAFETY: a queue pair leaves this list, under the lock that is held, before it goes.
+            let left = unsafe { qp.as_ref() }.send_waiting(self);
+            if left {
+                at += 1;
+            } else {
+                self.stalled.swap_remove(at);
+            }
+        }
+    }
+
+    /// The calling thread is about to use the endpoint: it gets its own cache of packet buffers.
+    #[inline]
+    pub fn entered(&mut self) {
+        // SAFETY: no precondition.
+        let thread = unsafe { libc::pthread_self() };
+        if thread != self.thread {
+            self.thread = thread;
+            register(&self.environment);
+        }
+    }
+}
+
+/// Bytes around a UD payload, from the IP header on, at the most.
+const MAX_OVERHEAD: usize = roce_proto::wire::ud::overhead(true, true);
+
+#[cold]
+fn register(environment: &Environment) {
+    thread_local! {
+        // Given back when the thread ends.
+        static GUARD: RefCell<Option<ThreadGuard>> = const { RefCell::new(None) };
+    }
+    // A thread that is ending, or one too many: packet buffers come the slower way.
+    let _ = GUARD.try_with(|guard| {
+        let mut guard = guard.borrow_mut();
+        if guard.is_none() {
+            *guard = environment.register_thread().ok();
+        }
+    });
+}
+
+/// Starts DPDK, if that has not been done.
+fn environment(devices: &[DeviceConfig]) -> Result<Environment, String> {
+    static STARTED: Mutex<Option<Environment>> = Mutex::new(None);
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(environment) = &*started {
+        return Ok(environment.clone());
+    }
+    let plans: Vec<Plan> = devices.iter().map(|d| Plan::of(&d.side().1, d.mtu)).collect();
+    let allow: Vec<String> = plans.iter().flat_map(|plan| plan.allow.clone()).collect();
+    let mut extra: Vec<String> = devices.first().map(|d| d.eal.clone()).unwrap_or_default();
+    let all_virtual = !plans.is_empty() && plans.iter().all(|plan| !plan.vdevs.is_empty());
+    if all_virtual && !extra.iter().any(|arg| arg == "--no-pci") {
+        extra.push("--no-pci".to_owned());
+    }
+    open::route_log(log);
+    let config = EalConfig { program: "spraywire".to_owned(), allow, extra, ..EalConfig::default() };
+    let environment = Environment::init(&config).map_err(|e| e.to_string())?;
+    *started = Some(environment.clone());
+    Ok(environment)
+}
+
+/// A line of DPDK's log. What goes wrong while a port is opened comes back as an error that quotes it, so all of it is detail.
+fn log(level: LogLevel, line: &str) {
+    match level {
+        LogLevel::Error | LogLevel::Warning | LogLevel::Notice => tracing::info!(target: "dpdk", "{line}"),
+        _ => tracing::debug!(target: "dpdk", "{line}"),
+    }
+}

@@ -1,0 +1,116 @@
+//! Posting receives.
+
+use crate::engine::Engine;
+use crate::memory::{AppBuf, Piece};
+use crate::qp::Qp;
+use crate::say::refuse;
+use crate::sys;
+use dataplane::qp::{PostError, RecvWr};
+use std::ffi::c_int;
+
+/// Scatter elements of a receive at the most.
+pub const MAX_SGE: usize = 4;
+
+/// Lists of scatter elements, for queue pairs whose receives have more than one: a ring, as receives are used in the order in
+/// which they were posted.
+pub struct Scatter {
+    pieces: Box<[Piece]>,
+    each: usize,
+    next: usize,
+}
+
+impl Scatter {
+    /// Room for so many receives of so many pieces.
+    pub fn new(depth: u32, each: u32) -> Scatter {
+        let (depth, each) = if each > 1 { (depth as usize, each as usize) } else { (0, 1) };
+        Scatter { pieces: vec![Piece::NONE; depth * each].into_boxed_slice(), each, next: 0 }
+    }
+
+    fn place(&mut self) -> Option<&mut [Piece]> {
+        let at = self.next;
+        self.next = if at + 2 * self.each > self.pieces.len() { 0 } else { at + self.each };
+        self.pieces.get_mut(at..at + self.each)
+    }
+}
+
+#[inline]
+fn buffer(engine: &mut Engine, qp: &Qp, sges: &[sys::ibv_sge]) -> Result<AppBuf, c_int> {
+    let check = |engine: &Engine, sge: &sys::ibv_sge| {
+        engine.keys.piece(qp.pd(), sge, true).ok_or_else(|| {
+            let why = "its lkey does not open for writing, in this protection domain, all of that memory";
+            refuse(libc::EINVAL, format_args!("a receive was refused: {why}"))
+        })
+    };
+    match sges {
+        [] => {
+            // SAFETY: no bytes.
+            Ok(unsafe { AppBuf::one(Piece::NONE) })
+        }
+        [sge] => {
+            let piece = check(engine, sge)?;
+            // SAFETY: the application keeps it until the receive completes, by the contract of the verbs.
+            Ok(unsafe { AppBuf::one(piece) })
+        }
+        several => {
+            let mut pieces = [Piece::NONE; MAX_SGE];
+            if several.len() > qp.max_recv_sge() as usize {
+                let most = qp.max_recv_sge();
+                return Err(refuse(libc::EINVAL, format_args!("a receive of more than {most} pieces")));
+            }
+            for (piece, sge) in pieces.iter_mut().zip(several) {
+                *piece = check(engine, sge)?;
+            }
+            if engine.worker.recv_room(qp.key()) == 0 {
+                return Err(libc::ENOMEM);
+            }
+            let Some(list) = qp.scatter(engine).place() else { return Err(libc::ENOMEM) };
+            let used = several.len().min(list.len());
+            let list = &mut list[..used];
+            list.copy_from_slice(&pieces[..used]);
+            // SAFETY: as above; the list is this receive's own until as many others have been posted, for which it must have
+            // completed.
+            Ok(unsafe { AppBuf::many(list) })
+        }
+    }
+}
+
+fn post(engine: &mut Engine, qp: &Qp, wr: &sys::ibv_recv_wr) -> Result<(), c_int> {
+    let count = usize::try_from(wr.num_sge).unwrap_or(0);
+    // SAFETY: the list has as many elements as the request says.
+    let sges = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(wr.sg_list, count) } };
+    let buf = buffer(engine, qp, sges)?;
+    engine.worker.post_recv(qp.key(), RecvWr { wr_id: wr.wr_id, buf }).map_err(|(e, _)| match e {
+        PostError::QueueFull { .. } => libc::ENOMEM,
+        e => refuse(libc::EINVAL, format_args!("a receive was refused: {e}")),
+    })
+}
+
+/// `ibv_post_recv`.
+pub unsafe extern "C" fn post_recv(
+    qp: *mut sys::ibv_qp,
+    wr: *mut sys::ibv_recv_wr,
+    bad_wr: *mut *mut sys::ibv_recv_wr,
+) -> c_int {
+    // SAFETY: one of ours, by the contract of the verbs.
+    let queue = unsafe { Qp::of(qp) };
+    let fail = |at, errno| {
+        if !bad_wr.is_null() {
+            // SAFETY: the caller's own place.
+            unsafe { bad_wr.write(at) };
+        }
+        errno
+    };
+    let mut engine = match queue.device().lock() {
+        Ok(engine) => engine,
+        Err(errno) => return fail(wr, errno),
+    };
+    let mut at = wr;
+    // SAFETY: a list of work requests, by the contract of the verbs.
+    while let Some(one) = unsafe { at.as_ref() } {
+        if let Err(errno) = post(&mut engine, queue, one) {
+            return fail(at, errno);
+        }
+        at = one.next;
+    }
+    0
+}

@@ -1,0 +1,294 @@
+//! Posting sends.
+//!
+//! A send goes to the worker at once, which copies the message from the application's memory into its packet. Where the worker has
+//! no room (the port is busy, the peer's MAC address is being asked for, the completion queue is full) the work request waits in
+//! the queue pair, and the message where it lies, as it does with hardware. Rounds of the endpoint offer it again, in order.
+
+use crate::ah::Ah;
+use crate::engine::Engine;
+use crate::memory::Piece;
+use crate::qp::Qp;
+use crate::say::refuse;
+use crate::sys;
+use dataplane::ah::AhState;
+use dataplane::cq::WcStatus;
+use dataplane::qp::{PostError, QpState, SendWr};
+use roce_proto::types::{QKey, Qpn};
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::ptr::NonNull;
+
+/// Gather elements of a send at the most.
+pub const MAX_SGE: usize = 4;
+/// Bytes of inline data at the most.
+pub const MAX_INLINE: u32 = 512;
+
+/// A send as both interfaces ask for it.
+pub struct Request<'a> {
+    /// The program's number.
+    pub wr_id: u64,
+    /// Of `ibv_send_flags`.
+    pub flags: u32,
+    /// The immediate, in network byte order.
+    pub imm: Option<u32>,
+    /// Where to.
+    pub ah: *const sys::ibv_ah,
+    /// The peer's queue pair.
+    pub qpn: u32,
+    /// The Q_Key to send.
+    pub qkey: u32,
+    /// What to send.
+    pub sges: &'a [sys::ibv_sge],
+}
+
+/// A message: where it lies.
+#[derive(Clone, Copy)]
+struct Message {
+    pieces: [Piece; MAX_SGE],
+    count: u8,
+    len: u32,
+}
+
+impl Message {
+    fn pieces(&self) -> &[Piece] {
+        self.pieces.get(..usize::from(self.count)).unwrap_or_default()
+    }
+
+    fn is_valid(&self) -> bool {
+        self.pieces().iter().all(Piece::is_valid)
+    }
+
+    /// # Safety
+    /// The pieces must be readable, and `place` as long as the message.
+    #[inline]
+    unsafe fn copy(&self, mut place: &mut [u8]) {
+        for piece in self.pieces() {
+            // SAFETY: by the caller's word.
+            place = unsafe { piece.read_to(place) };
+        }
+    }
+}
+
+/// A work request that waits.
+struct Held {
+    wr: SendWr,
+    message: Message,
+}
+
+/// The work requests of a queue pair that wait in front of the worker.
+pub struct Waiting {
+    held: VecDeque<Held>,
+    /// Room for the inline data of each.
+    inline: Box<[u8]>,
+    max_inline: usize,
+    /// Work requests held so far, for the place of the next one's inline data.
+    next: usize,
+    depth: usize,
+}
+
+impl Waiting {
+    /// None so far, of a queue pair with that depth.
+    pub fn new(depth: u32, max_inline: u32) -> Waiting {
+        let (depth, max_inline) = (depth as usize, max_inline as usize);
+        Waiting {
+            held: VecDeque::with_capacity(depth),
+            inline: vec![0; depth * max_inline].into_boxed_slice(),
+            max_inline,
+            next: 0,
+            depth,
+        }
+    }
+
+    /// Forgets them all.
+    pub fn clear(&mut self) {
+        self.held.clear();
+    }
+
+    fn hold(&mut self, wr: SendWr, mut message: Message, inline: bool) {
+        if inline {
+            let at = self.next % self.depth * self.max_inline;
+            let place = self.inline.get_mut(at..at + message.len as usize).unwrap_or_default();
+            // SAFETY: readable during the call that posts it, and as long as the place.
+            unsafe { message.copy(place) };
+            message.pieces = [Piece::NONE; MAX_SGE];
+            message.pieces[0] = Piece::of_ours(place.as_mut_ptr(), message.len);
+            message.count = 1;
+        }
+        self.next = self.next.wrapping_add(1);
+        self.held.push_back(Held { wr, message });
+    }
+}
+
+/// Posts one; the number of an error, and nothing posted.
+#[inline]
+pub fn post(engine: &mut Engine, qp: &Qp, request: &Request<'_>) -> Result<(), c_int> {
+    let Some(dst_qpn) = Qpn::new(request.qpn).filter(|_| !request.ah.is_null()) else {
+        return Err(refuse(libc::EINVAL, "a send without an address handle or to no queue pair number"));
+    };
+    let inline = request.flags & sys::IBV_SEND_INLINE != 0;
+    let message = gather(engine, qp, request.sges, inline)?;
+    let wr = SendWr {
+        wr_id: request.wr_id,
+        // SAFETY: an address handle of ours, by the contract of the verbs.
+        ah: unsafe { Ah::of(request.ah) }.key(),
+        dst_qpn,
+        qkey: QKey(request.qkey),
+        imm: request.imm.map(u32::from_be),
+        solicited: request.flags & sys::IBV_SEND_SOLICITED != 0,
+        signaled: qp.signals_all() || request.flags & sys::IBV_SEND_SIGNALED != 0,
+    };
+    if qp.waiting(engine).held.is_empty() {
+        match offer(engine, qp, &wr, &message) {
+            Ok(()) => return Ok(()),
+            Err(PostError::PortBusy) => {
+                // Perhaps it takes them now.
+                engine.worker.flush();
+                if offer(engine, qp, &wr, &message).is_ok() {
+                    return Ok(());
+                }
+            }
+            Err(PostError::State(QpState::Error)) => {}
+            Err(e) if e.is_back_pressure() => {}
+            Err(e) => return Err(refuse(libc::EINVAL, format_args!("a send was refused: {e}"))),
+        }
+    }
+    let outstanding = engine.worker.outstanding(qp.key()) as usize;
+    let waiting = qp.waiting(engine);
+    if waiting.held.len() + outstanding >= waiting.depth {
+        return Err(libc::ENOMEM);
+    }
+    waiting.hold(wr, message, inline);
+    let me = NonNull::from(qp);
+    if !engine.stalled.contains(&me) {
+        engine.stalled.push(me);
+    }
+    Ok(())
+}
+
+#[inline]
+fn gather(engine: &Engine, qp: &Qp, sges: &[sys::ibv_sge], inline: bool) -> Result<Message, c_int> {
+    let mut message = Message { pieces: [Piece::NONE; MAX_SGE], count: sges.len() as u8, len: 0 };
+    let mut len = 0u64;
+    if sges.len() > MAX_SGE {
+        return Err(refuse(libc::EINVAL, format_args!("a send of more than {MAX_SGE} pieces")));
+    }
+    for (piece, sge) in message.pieces.iter_mut().zip(sges) {
+        *piece = if inline {
+            Piece::of_ours(sge.addr as *mut u8, sge.length)
+        } else {
+            engine.keys.piece(qp.pd(), sge, false).ok_or_else(|| {
+                let why = "its lkey does not open: not this protection domain's, or not all of it is in the memory region";
+                refuse(libc::EINVAL, format_args!("a send was refused: {why}"))
+            })?
+        };
+        len += u64::from(sge.length);
+    }
+    let limit = if inline { qp.max_inline() as usize } else { engine.facts.ib_mtu };
+    if len > limit as u64 {
+        let what =
+            if inline { "of inline data that the queue pair was made for" } else { "of one UD message" };
+        return Err(refuse(libc::EINVAL, format_args!("{len} bytes are more than the {limit} {what}")));
+    }
+    message.len = len as u32;
+    Ok(message)
+}
+
+#[inline]
+fn offer(engine: &mut Engine, qp: &Qp, wr: &SendWr, message: &Message) -> Result<(), PostError> {
+    engine.worker.post_send_with(qp.key(), wr, message.len as usize, |place| {
+        // SAFETY: the application's memory is there until the send completes, by the contract of the verbs; its region was
+        // looked at under the lock that is still held. The place is as long as the message.
+        unsafe { message.copy(place) };
+    })
+}
+
+impl Qp {
+    /// Offers the worker what waits, in order; whether some still does.
+    pub fn send_waiting(&self, engine: &mut Engine) -> bool {
+        loop {
+            let Some(Held { wr, message }) = self.waiting(engine).held.front().map(|h| Held { ..*h }) else {
+                return false;
+            };
+            let tried = match message.is_valid() {
+                true => offer(engine, self, &wr, &message),
+                false => Err(PostError::NoAh),
+            };
+            let settled = match tried {
+                Ok(()) => Ok(()),
+                // A neighbour that is gone takes nothing, as with every UD peer that is gone: the send is done, and lost.
+                Err(PostError::AddressUnresolved)
+                    if matches!(engine.worker.ah_state(wr.ah), Some(AhState::Failed { .. })) =>
+                {
+                    if wr.signaled {
+                        engine.worker.fail_send(self.key(), wr.wr_id, WcStatus::Success)
+                    } else {
+                        Ok(())
+                    }
+                }
+                Err(e) if e.is_back_pressure() => return true,
+                Err(PostError::State(_)) => {
+                    engine.worker.fail_send(self.key(), wr.wr_id, WcStatus::WorkRequestFlushed)
+                }
+                Err(_) => engine.worker.fail_send(self.key(), wr.wr_id, WcStatus::LocalQpOperationError),
+            };
+            if settled == Err(PostError::CqFull) {
+                return true;
+            }
+            self.waiting(engine).held.pop_front();
+        }
+    }
+}
+
+/// `ibv_post_send`.
+pub unsafe extern "C" fn post_send(
+    qp: *mut sys::ibv_qp,
+    wr: *mut sys::ibv_send_wr,
+    bad_wr: *mut *mut sys::ibv_send_wr,
+) -> c_int {
+    // SAFETY: one of ours, by the contract of the verbs.
+    let queue = unsafe { Qp::of(qp) };
+    let fail = |at, errno| {
+        if !bad_wr.is_null() {
+            // SAFETY: the caller's own place.
+            unsafe { bad_wr.write(at) };
+        }
+        errno
+    };
+    let mut engine = match queue.device().lock() {
+        Ok(engine) => engine,
+        Err(errno) => return fail(wr, errno),
+    };
+    let mut at = wr;
+    // SAFETY: a list of work requests, by the contract of the verbs.
+    while let Some(one) = unsafe { at.as_ref() } {
+        // SAFETY: which alternatives of the unions hold is for the opcode to say, of which only sends are looked at; the list
+        // has as many elements as the request says.
+        let request = unsafe {
+            let imm = match one.opcode {
+                sys::IBV_WR_SEND => None,
+                sys::IBV_WR_SEND_WITH_IMM => Some(one.__bindgen_anon_1.imm_data),
+                other => {
+                    let why = format_args!("a UD queue pair has sends only, no operation {other}");
+                    return fail(at, refuse(libc::EINVAL, why));
+                }
+            };
+            let count = usize::try_from(one.num_sge).unwrap_or(0);
+            let sges = if count == 0 { &[] } else { std::slice::from_raw_parts(one.sg_list, count) };
+            let ud = &one.wr.ud;
+            Request {
+                wr_id: one.wr_id,
+                flags: one.send_flags,
+                imm,
+                ah: ud.ah,
+                qpn: ud.remote_qpn,
+                qkey: ud.remote_qkey,
+                sges,
+            }
+        };
+        if let Err(errno) = post(&mut engine, queue, &request) {
+            return fail(at, errno);
+        }
+        at = one.next;
+    }
+    0
+}

@@ -1,0 +1,2 @@
+/* What build.rs reads: the structures that programs share with a verbs provider. */
+#include <infiniband/verbs.h>
