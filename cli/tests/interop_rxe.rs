@@ -20,6 +20,9 @@ const PSN: u64 = 0xff_ff00;
 /// A run is repeated so often when the network lost a message, which UD does not repair. What comes must be right in each.
 const ATTEMPTS: u32 = 3;
 
+/// The kernel's address on the bridge, for perftest's own connection.
+const BRIDGE: &str = "10.77.0.1";
+
 /// How we are connected to the bridge, and what is sent over it.
 #[derive(Clone, Copy)]
 struct Link<'a> {
@@ -318,5 +321,56 @@ fn everything(link: &Link) {
     for family in [0, 1] {
         link.refused_there(family);
         link.refused_here(family);
+    }
+}
+
+/// Debian's perftest on our endpoint against the same on Linux' own: what each end says of itself.
+impl Link<'_> {
+    /// Runs perftest with these arguments for two seconds, with the server there or here; the server's and the client's
+    /// numbers: bytes, messages, and so on.
+    fn perftest(&self, args: &str, server_there: bool, gid: [u32; 2], pcap: &str) -> [Vec<f64>; 2] {
+        let peer = self.peer;
+        let there = format!("{args} -F -c UD -D 2 -x {}", gid[1]);
+        let here = format!("verbs {} --pcap {pcap}", self.port);
+        let ours = OURS.map(|addr| format!("--ip {addr}")).join(" ");
+        let command = format!("{here} {ours} -- {args} -F -c UD -D 2 -x {}", gid[0]);
+        let (server, client) = if server_there {
+            let job = peer.server(&there, 18515);
+            let client = peer.command(&format!("{command} {}", GUEST[0])).end(PATIENCE).ok();
+            (peer.end(&job), client)
+        } else {
+            let server = peer.command(&command);
+            assert!(testbed_net::eventually(PATIENCE, || peer.listens(18515)), "{:?}", server.said());
+            let client = peer.guest(&format!("{there} {BRIDGE}"));
+            (server.end(PATIENCE).ok(), client)
+        };
+        [server, client].map(|out| {
+            let last = out.lines().rfind(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()));
+            let words = last.unwrap_or_else(|| panic!("{args}: {out}")).split_whitespace();
+            words.map(|word| word.parse().unwrap_or_else(|_| panic!("{args}: {out}"))).collect()
+        })
+    }
+}
+
+#[test]
+fn perftest_with_soft_roce() {
+    let Some(peer) = Peer::start("perftest_with_soft_roce") else { return };
+    peer.kernel_address(BRIDGE);
+    let port = "--port net_af_packet0,iface=ep0";
+    let link = Link { peer: &peer, port, lengths: (0, 0), attach: |_| () };
+    let pcap = peer.file("perftest.pcap");
+    // Slow enough for an emulated CPU, and for the decoders of what was captured.
+    let bw = "ib_send_bw -s 1000 --rate_limit_type=SW --rate_limit=1 --burst_size=8";
+    // Which GIDs: ours are our addresses in order, the guest's those of its kernel.
+    for (family, gid) in [(0, [0, peer.gid_index(GUEST[0])]), (1, [1, peer.gid_index(GUEST[1])])] {
+        for (args, size, server_there) in [(bw, 1000, family == 0), ("ib_send_lat -s 64", 64, family == 1)] {
+            let ends = link.perftest(args, server_there, gid, &pcap);
+            assert!(ends.iter().all(|line| line[0] == f64::from(size) && line[1] > 10.0), "{args}: {ends:?}");
+            // The rate, or the average.
+            assert!(ends.iter().all(|line| line[if size == 64 { 2 } else { 3 }] > 0.0), "{args}: {ends:?}");
+            let packets = judged(&pcap);
+            assert!(packets.len() > 20, "{args}: {} packets", packets.len());
+            assert!(packets.iter().all(|packet| packet.payload().len() == size as usize), "{args}");
+        }
     }
 }

@@ -94,6 +94,37 @@ impl Peer {
         (job.to_owned(), u32::from_str_radix(qpn.trim_start_matches("0x"), 16).unwrap())
     }
 
+    /// Starts a program in the guest that listens at a TCP port; its job number.
+    pub fn server(&self, line: &str, port: u16) -> String {
+        let out = self.script(&["bg", "g", "--timeout", &limit(), "--", line]);
+        let job = out.lines().next().unwrap_or_default().to_owned();
+        let listens = || self.guest("ss -ltn").contains(&format!(":{port} "));
+        assert!(testbed_net::eventually(PATIENCE, listens), "{line}: {}", self.end(&job));
+        job
+    }
+
+    /// The index of the guest's GID that stands for an address.
+    pub fn gid_index(&self, addr: &str) -> u32 {
+        let out = self.guest("ibv_devinfo -v | grep GID");
+        let line = out
+            .lines()
+            .find(|line| line.split([' ', ',', '\t']).any(|word| word.trim_start_matches("::ffff:") == addr));
+        let index = line.and_then(|line| line.split(['[', ']']).nth(1)?.trim().parse().ok());
+        index.unwrap_or_else(|| panic!("no GID of {addr}: {out}"))
+    }
+
+    /// Gives the kernel of the namespace an address on the bridge.
+    pub fn kernel_address(&self, addr: &str) {
+        self.ns.address("br0", &format!("{addr}/24"));
+    }
+
+    /// Whether something in the namespace waits for connections at a TCP port.
+    pub fn listens(&self, port: u16) -> bool {
+        // State 0A of the kernel's <net/tcp_states.h>.
+        let table = self.ns.sh("cat /proc/net/tcp /proc/net/tcp6 2>/dev/null");
+        table.lines().any(|line| line.contains(&format!(":{port:04X} ")) && line.contains(" 0A "))
+    }
+
     /// The end of a job: what it printed.
     pub fn end(&self, job: &str) -> String {
         let output = self.rxe_peer(&["out", "g", job, "--wait", "--timeout", &limit()]);
@@ -118,11 +149,15 @@ impl Peer {
             .collect()
     }
 
-    /// Starts `spraywire` in the namespace.
+    /// Starts `spraywire` in the namespace with our addresses.
     pub fn spraywire(&self, args: &str) -> Process {
+        self.command(&format!("{args} {}", OURS.map(|addr| format!("--ip {addr}")).join(" ")))
+    }
+
+    /// Starts `spraywire` in the namespace with exactly these arguments.
+    pub fn command(&self, args: &str) -> Process {
         let mut command = self.ns.command(env!("CARGO_BIN_EXE_spraywire"));
-        command.args(args.split_whitespace()).args(OURS.iter().flat_map(|addr| ["--ip", addr]));
-        Process::start(command.env_remove("RUST_LOG"))
+        Process::start(command.args(args.split_whitespace()).env_remove("RUST_LOG"))
     }
 
     /// Puts the tap device `dt0`, once the program has made it, on the bridge. A bridge takes the MAC address of its port's
