@@ -17,10 +17,11 @@ fn library() -> PathBuf {
 fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program.c");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program");
         let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("verbs-program-{}", std::process::id()));
         let mut cc = Command::new("cc");
-        cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]).arg(source);
+        cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
+        cc.args(["ends.c", "messages.c", "life.c"].map(|name| folder.join(name)));
         let output = cc.arg("-o").arg(&to).args(["-libverbs", "-lpthread"]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         to
