@@ -61,7 +61,7 @@ impl ReliableConfig {
             qkey: QKey(0x1111_1111),
             rx_depth: 8,
             tx_depth: 512,
-            engine: Config { epoch, secret, segment: u32::MAX & !7, ..Config::default() },
+            engine: Config { epoch, secret, segment: !7, ..Config::default() },
         }
     }
 }
