@@ -5,6 +5,7 @@ use crate::io::dpdk::{DpdkPort, DpdkPortConfig, OpenError};
 use crate::spec::PortSpec;
 use dpdk::{Eal, PortError};
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use dpdk::{EalConfig, EalError, LogLevel, ThreadGuard, route_log};
@@ -177,6 +178,86 @@ pub fn connect(
             return Err(ConnectError::Interrupted);
         }
     }
+}
+
+/// Why there is no port to use.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// DPDK does not start.
+    #[error(transparent)]
+    Environment(#[from] EalError),
+    /// The device cannot be attached.
+    #[error(transparent)]
+    Attach(#[from] PortError),
+    /// The port cannot be opened.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The port has no queue.
+    #[error("port {0} has no receive or no transmit queue")]
+    NoQueue(String),
+}
+
+/// DPDK's environment for a library that is used by a program which knows nothing of DPDK: started with the first call, and the
+/// same for all later ones. `ports` are those that will be opened, as far as they are known; `extra` are more arguments.
+///
+/// # Errors
+/// DPDK does not start; then it cannot be tried again in this process.
+pub fn environment(ports: &[PortSpec], extra: &[String]) -> Result<Environment, StartError> {
+    static STARTED: Mutex<Option<Environment>> = Mutex::new(None);
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(environment) = &*started {
+        return Ok(environment.clone());
+    }
+    let plans: Vec<Plan> = ports.iter().map(|port| Plan::of(port, None)).collect();
+    let mut config = EalConfig {
+        allow: plans.iter().flat_map(|plan| plan.allow.clone()).collect(),
+        extra: extra.to_vec(),
+        ..EalConfig::default()
+    };
+    // Devices are attached as they are opened; without this, DPDK would look for others.
+    if !plans.is_empty() && plans.iter().all(|plan| !plan.vdevs.is_empty()) {
+        config.extra.push("--no-pci".to_owned());
+    }
+    route_log(log);
+    let environment = Environment::init(&config)?;
+    *started = Some(environment.clone());
+    Ok(environment)
+}
+
+/// A line of DPDK's log. What goes wrong while a port is opened comes back as an error that quotes it, so all of it is detail.
+fn log(level: LogLevel, line: &str) {
+    match level {
+        LogLevel::Error | LogLevel::Warning | LogLevel::Notice => tracing::info!(target: "dpdk", "{line}"),
+        _ => tracing::debug!(target: "dpdk", "{line}"),
+    }
+}
+
+/// Attaches and opens a port with one queue pair; a memif client waits for its server, at most for `peer_wait`. A port that
+/// cannot be opened is detached again.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn open(
+    environment: &Environment,
+    spec: &PortSpec,
+    mtu: Option<u16>,
+    peer_wait: Duration,
+) -> Result<DpdkPort, StartError> {
+    let plan = Plan::of(spec, mtu);
+    for device in &plan.vdevs {
+        environment.attach(device)?;
+    }
+    let opened = connect(peer_wait, || DpdkPort::open_queues(environment, &plan.port(), 1), || false);
+    let failed = match opened.map(|ports| ports.into_iter().next()) {
+        Ok(Some(port)) => return Ok(port),
+        Ok(None) => StartError::NoQueue(plan.selector.clone()),
+        Err(e) => e.into(),
+    };
+    if !plan.vdevs.is_empty() {
+        // So that another try can attach it again.
+        let _ = environment.find(&plan.selector).and_then(|id| environment.detach(id));
+    }
+    Err(failed)
 }
 
 #[cfg(test)]

@@ -9,14 +9,13 @@ use dataplane::capture::Capture;
 use dataplane::clock::Clock;
 use dataplane::io::dpdk::DpdkPort;
 use dataplane::io::{PortIo, PortState, PortWatch};
-use dataplane::open::{self, EalConfig, Environment, LogLevel, Plan, Role, ThreadGuard};
+use dataplane::open::{self, Environment, Role, ThreadGuard};
 use dataplane::worker::{PortConfig, Progress, Worker, WorkerConfig};
 use roce_proto::time::Instant;
 use roce_proto::types::PKey;
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
 
 /// Queue pairs of a device at the most.
 pub const MAX_QPS: usize = 4096;
@@ -72,25 +71,11 @@ impl Engine {
     /// A line that says what stands in the way.
     pub fn open(config: &DeviceConfig, devices: &[DeviceConfig]) -> Result<Engine, String> {
         let (role, spec) = config.side();
-        let plan = Plan::of(&spec, config.mtu);
-        let environment = environment(devices)?;
-        for device in &plan.vdevs {
-            environment.attach(device).map_err(|e| e.to_string())?;
-        }
-        let opened =
-            open::connect(config.wait, || DpdkPort::open_queues(&environment, &plan.port(), 1), || false);
-        let port = match opened.map(|ports| ports.into_iter().next()) {
-            Ok(Some(port)) => port,
-            failed => {
-                if !plan.vdevs.is_empty() {
-                    // So that another try can attach it again.
-                    let _ = environment.find(&plan.selector).and_then(|id| environment.detach(id));
-                }
-                return Err(failed
-                    .err()
-                    .map_or_else(|| "the port has no queue".to_owned(), |e| e.to_string()));
-            }
-        };
+        let ports: Vec<_> = devices.iter().map(|device| device.side().1).collect();
+        let extra = devices.first().map_or(&[][..], |device| &device.eal);
+        let environment = open::environment(&ports, extra).map_err(|e| e.to_string())?;
+        let opened = open::open(&environment, &spec, config.mtu, config.wait);
+        let port = opened.map_err(|e| e.to_string())?;
         Engine::over(port, config, role, environment)
     }
 
@@ -229,33 +214,4 @@ fn register(environment: &Environment) {
             *guard = environment.register_thread().ok();
         }
     });
-}
-
-/// Starts DPDK, if that has not been done.
-fn environment(devices: &[DeviceConfig]) -> Result<Environment, String> {
-    static STARTED: Mutex<Option<Environment>> = Mutex::new(None);
-    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(environment) = &*started {
-        return Ok(environment.clone());
-    }
-    let plans: Vec<Plan> = devices.iter().map(|d| Plan::of(&d.side().1, d.mtu)).collect();
-    let allow: Vec<String> = plans.iter().flat_map(|plan| plan.allow.clone()).collect();
-    let mut extra: Vec<String> = devices.first().map(|d| d.eal.clone()).unwrap_or_default();
-    let all_virtual = !plans.is_empty() && plans.iter().all(|plan| !plan.vdevs.is_empty());
-    if all_virtual && !extra.iter().any(|arg| arg == "--no-pci") {
-        extra.push("--no-pci".to_owned());
-    }
-    open::route_log(log);
-    let config = EalConfig { program: "spraywire".to_owned(), allow, extra, ..EalConfig::default() };
-    let environment = Environment::init(&config).map_err(|e| e.to_string())?;
-    *started = Some(environment.clone());
-    Ok(environment)
-}
-
-/// A line of DPDK's log. What goes wrong while a port is opened comes back as an error that quotes it, so all of it is detail.
-fn log(level: LogLevel, line: &str) {
-    match level {
-        LogLevel::Error | LogLevel::Warning | LogLevel::Notice => tracing::info!(target: "dpdk", "{line}"),
-        _ => tracing::debug!(target: "dpdk", "{line}"),
-    }
 }

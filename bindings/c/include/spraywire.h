@@ -1,0 +1,146 @@
+// The raw UD service of Spraywire: RoCEv2 datagrams over any port that DPDK drives.
+//
+// Made by cbindgen from bindings/c/src/lib.rs; a test compares the two.
+//
+// Functions return 0 (or a count), or a negative number of `spw_error`; spw_last_error() then says what is wrong and
+// what to do about it. An endpoint is used by one thread at a time, and packets move only within spw_poll().
+
+#ifndef SPRAYWIRE_H
+#define SPRAYWIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// What went wrong; functions return the negative of these.
+typedef enum spw_error {
+  // An argument that cannot be.
+  SPW_ERROR_ARGUMENT = 1,
+  // The port cannot be opened.
+  SPW_ERROR_OPEN = 2,
+  // A queue is full, or the peer's MAC address is not known yet: poll and try again.
+  SPW_ERROR_AGAIN = 3,
+  // Nobody answers for the address.
+  SPW_ERROR_TIMED_OUT = 4,
+  // No such queue pair or address handle (any more), or one in the error state.
+  SPW_ERROR_STATE = 5,
+  // An error of Spraywire itself.
+  SPW_ERROR_INTERNAL = 6,
+} spw_error;
+
+// An open port with its queue pairs.
+typedef struct spw_endpoint_t spw_endpoint_t;
+
+// How an endpoint is opened. Zero and NULL leave the defaults.
+typedef struct spw_config {
+  // The port in DPDK's syntax, such as "net_af_packet0,iface=veth0".
+  const char *port;
+  // Its addresses, with commas in between: "192.0.2.1/24,2001:db8::1".
+  const char *addresses;
+  // MTU of the port in bytes.
+  uint16_t mtu;
+  // Seconds that a memif client waits for its server; 10 if zero.
+  uint32_t wait_seconds;
+  // Queue pairs' first number; 0x10000 if zero.
+  uint32_t first_qpn;
+} spw_config;
+
+// A send: everything but its bytes.
+typedef struct spw_send {
+  // Your own number, given back in the completion.
+  uint64_t wr_id;
+  // The queue pair to send from.
+  uint32_t qpn;
+  // The address handle to send by.
+  uint64_t ah;
+  // The peer's queue pair.
+  uint32_t dst_qpn;
+  // The Q_Key to send.
+  uint32_t qkey;
+  // An immediate in host byte order, if `has_imm` is not 0.
+  uint32_t imm;
+  // Whether there is an immediate.
+  uint8_t has_imm;
+  // Whether the send completes with an entry for spw_poll().
+  uint8_t signaled;
+} spw_send;
+
+// A finished work request.
+typedef struct spw_completion {
+  // Your own number.
+  uint64_t wr_id;
+  // The local queue pair.
+  uint32_t qpn;
+  // 0: done. 1: the receive buffer was too short. 2: flushed. 3: it could not be done. After 1, the queue pair is in error.
+  uint32_t status;
+  // Receives: bytes in the buffer, the 40 of the GRH area included. Sends: bytes sent.
+  uint32_t byte_len;
+  // Receives: the sender's queue pair.
+  uint32_t src_qpn;
+  // Receives: the immediate, if `has_imm` is not 0.
+  uint32_t imm;
+  // Whether there is an immediate.
+  uint8_t has_imm;
+  // Whether it is a receive.
+  uint8_t is_receive;
+} spw_completion;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// What went wrong last in this thread, and what to do about it. The text stays until the next error of this thread.
+const char *spw_last_error(void);
+
+// Opens a port; the endpoint goes to `*out`. The first call starts DPDK, once for the process.
+int spw_open(const struct spw_config *config, struct spw_endpoint_t **out);
+
+// Closes an endpoint. Buffers of posted receives are yours again. NULL is allowed.
+void spw_close(struct spw_endpoint_t *endpoint);
+
+// The largest message in bytes.
+int spw_max_message(struct spw_endpoint_t *endpoint);
+
+// Makes a queue pair that is ready to send and receive; its number goes to `*qpn`. Incoming messages must carry `qkey`.
+int spw_qp_create(struct spw_endpoint_t *endpoint,
+                  uint32_t qkey,
+                  uint32_t send_depth,
+                  uint32_t recv_depth,
+                  uint32_t *qpn);
+
+// Destroys a queue pair with its work. Buffers of its receives are yours again.
+int spw_qp_destroy(struct spw_endpoint_t *endpoint, uint32_t qpn);
+
+// Makes an address handle to an IP address, for which it waits at most `timeout_ms`; its number goes to `*ah`.
+int spw_ah_create(struct spw_endpoint_t *endpoint,
+                  const char *address,
+                  uint32_t timeout_ms,
+                  uint64_t *ah);
+
+// Destroys an address handle.
+int spw_ah_destroy(struct spw_endpoint_t *endpoint, uint64_t ah);
+
+// Posts a send of `len` bytes, which are copied at once. SPW_ERROR_AGAIN is back-pressure: poll and try again.
+int spw_post_send(struct spw_endpoint_t *endpoint,
+                  const struct spw_send *send,
+                  const void *data,
+                  uintptr_t len);
+
+// Posts a receive into `len` bytes at `buffer`: 40 bytes of GRH area, then the message. The memory is the endpoint's until the
+// receive completes, or its queue pair or endpoint is gone.
+int spw_post_recv(struct spw_endpoint_t *endpoint,
+                  uint32_t qpn,
+                  uint64_t wr_id,
+                  void *buffer,
+                  uintptr_t len);
+
+// Moves packets, and takes up to `max` completions, oldest first; how many. To be called often: nothing moves, and no neighbour is
+// answered, otherwise.
+int spw_poll(struct spw_endpoint_t *endpoint,
+             struct spw_completion *completions,
+             uintptr_t max);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* SPRAYWIRE_H */

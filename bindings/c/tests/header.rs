@@ -1,0 +1,145 @@
+//! The header is the one that cbindgen makes of the source, and programs in C get along with it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn the_header_is_up_to_date() {
+    let config = cbindgen::Config::from_file(folder().join("cbindgen.toml")).unwrap();
+    let made = cbindgen::Builder::new().with_src(folder().join("src/lib.rs")).with_config(config).generate();
+    let mut text = Vec::new();
+    made.unwrap().write(&mut text);
+    let made = String::from_utf8(text).unwrap();
+    let path = folder().join("include/spraywire.h");
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    if made != there {
+        let new = Path::new(env!("CARGO_TARGET_TMPDIR")).join("spraywire.h");
+        std::fs::write(&new, &made).unwrap();
+        panic!("{} is not what the source says; the new one is {}", path.display(), new.display());
+    }
+}
+
+/// Compiles a program against header and library.
+fn compile(source: &Path, to: &Path) {
+    let own = std::env::current_exe().unwrap();
+    let libraries = own.parent().unwrap();
+    assert!(libraries.join("libspraywire.so").is_file(), "the library was not built");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1"]).arg(source).arg("-o").arg(to);
+    cc.arg("-I").arg(folder().join("include")).arg("-L").arg(libraries).arg("-lspraywire");
+    let output = cc.arg(format!("-Wl,-rpath,{}", libraries.display())).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn two_processes_in_c_greet_each_other() {
+    let temporary = tempfile::tempdir().unwrap();
+    let program = temporary.path().join("hello");
+    compile(&folder().join("examples/hello.c"), &program);
+    let start = |role: &str, args: &[&str]| {
+        let port = format!("net_memif0,role={role},id=0,socket=spw-c-{}", std::process::id());
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", "60"]).arg(&program).arg(port).args(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut server = start("server", &["192.0.2.1"]);
+    let mut lines = BufReader::new(server.stdout.take().unwrap());
+    let mut first = String::new();
+    lines.read_line(&mut first).unwrap();
+    let qpn = first.trim().strip_prefix("queue pair ").unwrap_or_else(|| {
+        let mut said = String::new();
+        server.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        panic!("{first:?} {said}")
+    });
+    let client = start("client", &["192.0.2.2", "192.0.2.1", qpn]).wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&client.stdout);
+    assert!(client.status.success(), "{said}{}", String::from_utf8_lossy(&client.stderr));
+    assert!(said.ends_with("hello back from 192.0.2.1\n"), "{said}");
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "hello from 192.0.2.2\n");
+    assert!(server.wait().unwrap().success());
+}
+
+#[test]
+fn errors_are_numbers_and_words() {
+    let temporary = tempfile::tempdir().unwrap();
+    let source = temporary.path().join("errors.c");
+    let text = r#"
+        #include <spraywire.h>
+        #include <stdio.h>
+        #define SAY(call) do { int r = (call); printf("%d %s\n", r, r < 0 ? spw_last_error() : ""); } while (0)
+        int main(void)
+        {
+            spw_endpoint_t *e = NULL;
+            spw_config none = { 0 }, bad = { .port = "net_nosuch0", .addresses = "192.0.2.1" };
+            spw_config ring = { .port = "net_ring0", .addresses = "192.0.2.1" };
+            spw_config wrong = { .port = "net_ring1", .addresses = "x" };
+            SAY(spw_open(NULL, &e));
+            SAY(spw_open(&none, &e));
+            SAY(spw_open(&wrong, &e));
+            SAY(spw_open(&ring, &e));
+            uint32_t qpn;
+            uint64_t ah;
+            uint8_t buffer[100];
+            spw_send send = { .qpn = 5 };
+            spw_completion done;
+            SAY(spw_max_message(e) > 0);
+            SAY(spw_qp_create(e, 1, 0, 1, &qpn));
+            SAY(spw_qp_create(e, 1, 1, 1, &qpn));
+            SAY(spw_post_recv(e, qpn, 1, buffer, 100));
+            SAY(spw_post_recv(e, qpn, 1, buffer, 100));
+            SAY(spw_post_recv(e, qpn + 1, 1, buffer, 100));
+            SAY(spw_post_recv(e, qpn, 1, NULL, 100));
+            SAY(spw_post_send(e, &send, buffer, 1));
+            SAY(spw_ah_create(e, "192.0.2.9", 10, &ah));
+            SAY(spw_ah_create(e, "here", 10, &ah));
+            SAY(spw_ah_destroy(e, 7));
+            SAY(spw_poll(e, &done, 1));
+            SAY(spw_qp_destroy(e, qpn));
+            SAY(spw_qp_destroy(e, qpn));
+            SAY(spw_poll(NULL, &done, 1));
+            spw_close(e);
+            spw_close(NULL);
+            SAY(spw_open(&bad, &e));
+            return 0;
+        }"#;
+    std::fs::write(&source, text).unwrap();
+    let program = temporary.path().join("errors");
+    compile(&source, &program);
+    let output = Command::new("timeout").args(["60"]).arg(&program).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let want = [
+        "-1 the configuration is NULL",
+        "-1 the port is missing",
+        "-1 `x` is no address",
+        "0",
+        "1",
+        "-1",
+        "0",
+        "0",
+        "-3 the work queue is full",
+        "-5",
+        "-1",
+        "-5",
+        "-4 nobody answers for 192.0.2.9",
+        "-1",
+        "-5",
+        "0",
+        "0",
+        "-5",
+        "-1",
+        "-2 ",
+    ];
+    let lines: Vec<&str> = said.lines().collect();
+    for (line, want) in lines.iter().zip(want) {
+        assert!(line.starts_with(want), "{line:?}, not {want:?}:\n{said}");
+    }
+    assert!(lines.last().is_some_and(|line| line.contains("net_nosuch0")), "{said}");
+}
