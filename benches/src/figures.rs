@@ -6,7 +6,7 @@ use crate::contest::{Contestant, Event, Outcome, hold};
 use crate::headers;
 use crate::peers::place::{Driver, Place};
 use crate::peers::spraywire::Worker;
-use crate::peers::{Setup, bare, spraywire, testpmd};
+use crate::peers::{Setup, bare, perftest, spraywire, testpmd};
 use crate::report;
 use crate::stats::Better;
 use clap::Args;
@@ -28,11 +28,23 @@ pub enum Figure {
     Ports,
     /// Throughput of two workers beside one.
     Workers,
+    /// Throughput of a verbs program.
+    Verbs,
+    /// Latency of a verbs program.
+    VerbsLat,
 }
 
 impl Figure {
     /// In the order in which they are measured.
-    pub const ALL: [Figure; 5] = [Figure::Headers, Figure::Lat, Figure::Ud, Figure::Workers, Figure::Ports];
+    pub const ALL: [Figure; 7] = [
+        Figure::Headers,
+        Figure::Lat,
+        Figure::Ud,
+        Figure::Workers,
+        Figure::VerbsLat,
+        Figure::Verbs,
+        Figure::Ports,
+    ];
 }
 
 /// The worker polled inline reaches that share of the bare loop's rate.
@@ -41,6 +53,10 @@ const INLINE: f64 = 0.80;
 const THREAD: f64 = 0.60;
 /// The median round trip takes at most so many times the bare echo's.
 const LATENCY: f64 = 1.3;
+
+/// perftest over the preloaded verbs library reaches that share of our own command's rate, and at most so many times its latency.
+const VERBS: f64 = 0.85;
+const VERBS_LATENCY: f64 = 1.3;
 
 /// Over a port that has the kernel at its other end, the worker reaches that share of testpmd's rate.
 const PORTS: f64 = 0.90;
@@ -99,8 +115,8 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Measures and reports.
 pub fn measure(options: &Options, wanted: &[Figure]) -> Result<ExitCode, Box<dyn Error>> {
     let stop = Stop::on_signals()?;
-    let wanted = possible(wanted)?;
-    let setup = setup(options, &wanted)?;
+    let setup = setup(options, wanted)?;
+    let wanted = possible(wanted, &setup)?;
     let to_stdout = matches!(options.json, Some(None));
     let mut outcomes = Vec::new();
     let mut ended = Ok(());
@@ -142,25 +158,44 @@ pub fn measure(options: &Options, wanted: &[Figure]) -> Result<ExitCode, Box<dyn
     Ok(if options.check && !passed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Those figures that can be measured here. Where one of several cannot, standard error says why.
+/// Those figures that can be measured here. Where some of several cannot, standard error says why.
 ///
 /// # Errors
-/// It is the only one.
-fn possible(wanted: &[Figure]) -> Result<Vec<Figure>, Box<dyn Error>> {
-    let obstacle = if !rustix::process::geteuid().is_root() {
-        "the figures of ports need root, for network namespaces"
-    } else if !testpmd::installed() {
-        "the figures of ports need dpdk-testpmd to compare with (Debian's package: dpdk-dev)"
-    } else {
-        return Ok(wanted.to_vec());
+/// None of them can.
+fn possible(wanted: &[Figure], setup: &Setup) -> Result<Vec<Figure>, Box<dyn Error>> {
+    let ports = || {
+        if !rustix::process::geteuid().is_root() {
+            Some("the figures of ports need root, for network namespaces".to_owned())
+        } else if !testpmd::installed() {
+            Some(
+                "the figures of ports need dpdk-testpmd to compare with (Debian's package: dpdk-dev)"
+                    .to_owned(),
+            )
+        } else {
+            None
+        }
     };
-    if wanted == [Figure::Ports] {
-        return Err(obstacle.into());
+    let mut left = Vec::new();
+    let mut obstacles: Vec<String> = Vec::new();
+    for &figure in wanted {
+        let obstacle = match figure {
+            Figure::Ports => ports(),
+            Figure::Verbs | Figure::VerbsLat => perftest::obstacle(setup),
+            _ => None,
+        };
+        match obstacle {
+            None => left.push(figure),
+            Some(obstacle) if !obstacles.contains(&obstacle) => obstacles.push(obstacle),
+            Some(_) => {}
+        }
     }
-    if wanted.contains(&Figure::Ports) {
+    if left.is_empty() {
+        return Err(obstacles.join("; ").into());
+    }
+    for obstacle in obstacles {
         eprintln!("{obstacle}, so they are not measured");
     }
-    Ok(wanted.iter().copied().filter(|figure| *figure != Figure::Ports).collect())
+    Ok(left)
 }
 
 /// The setups in which a figure is measured.
@@ -268,6 +303,20 @@ fn one(
                 vec![contestant("one worker", Worker::Thread), contestant("two workers", Worker::Two)];
             hold(event, contestants, rounds, stop, &mut say)
         }
+        Figure::Verbs => {
+            let event = throughput("verbs", " of a verbs program", size);
+            hold(event, verbs_contestants(setup, size, stop), rounds, stop, &mut say)
+        }
+        Figure::VerbsLat => {
+            let event = Event {
+                figure: "verbs-lat",
+                title: format!("ping-pong of a verbs program, median round trip, {size} B payload"),
+                size,
+                unit: "ns",
+                better: Better::Lower,
+            };
+            hold(event, verbs_lat_contestants(setup, size, stop), rounds, stop, &mut say)
+        }
         Figure::Ports => {
             let Place::Network(network) = &setup.place else {
                 return Err(Failure::Said("a port with the kernel at its other end needs a network".into()));
@@ -288,6 +337,36 @@ fn one(
             hold(event, contestants, rounds, stop, &mut say)
         }
     }
+}
+
+fn verbs_contestants<'a>(setup: &'a Setup, size: usize, stop: &'a Stop) -> Vec<Contestant<'a>> {
+    vec![
+        Contestant {
+            name: "spraywire bw",
+            wanted: None,
+            run: Box::new(move || spraywire::throughput(setup, size, Worker::Inline, stop)),
+        },
+        Contestant {
+            name: "ib_send_bw -c UD",
+            wanted: Some(VERBS),
+            run: Box::new(move || perftest::throughput(setup, size, stop)),
+        },
+    ]
+}
+
+fn verbs_lat_contestants<'a>(setup: &'a Setup, size: usize, stop: &'a Stop) -> Vec<Contestant<'a>> {
+    vec![
+        Contestant {
+            name: "spraywire lat",
+            wanted: None,
+            run: Box::new(move || spraywire::latency(setup, size, Worker::Inline, stop)),
+        },
+        Contestant {
+            name: "ib_send_lat -c UD",
+            wanted: Some(VERBS_LATENCY),
+            run: Box::new(move || perftest::latency(setup, size, stop)),
+        },
+    ]
 }
 
 fn stream_contestants<'a>(setup: &'a Setup, size: usize, stop: &'a Stop) -> Vec<Contestant<'a>> {

@@ -47,6 +47,8 @@ enum Command {
     Headers(Options),
     /// Raw UD throughput of two workers on two queues beside one
     Workers(Options),
+    /// Throughput and latency of perftest over the preloaded verbs library, beside our own commands
+    Verbs(Options),
     /// Raw UD throughput against testpmd's over ports that have the kernel at their other end; needs root
     Ports(Options),
     /// One side of a bare loop, to run by hand
@@ -82,6 +84,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Box<dyn Error>> {
         Some(Command::Lat(options)) => (options, [Figure::Lat].as_slice()),
         Some(Command::Headers(options)) => (options, [Figure::Headers].as_slice()),
         Some(Command::Workers(options)) => (options, [Figure::Workers].as_slice()),
+        Some(Command::Verbs(options)) => (options, [Figure::VerbsLat, Figure::Verbs].as_slice()),
         Some(Command::Ports(options)) => (options, [Figure::Ports].as_slice()),
         Some(Command::Bare(side)) => return bare::run(side).map(|()| ExitCode::SUCCESS),
         Some(Command::Repeat { op, size, iters }) => {

@@ -1,6 +1,7 @@
 //! The pairs of processes that are measured: each module knows how to start one kind and to read what it reports.
 
 pub mod bare;
+pub mod perftest;
 pub mod place;
 pub mod spraywire;
 pub mod testpmd;

@@ -237,23 +237,30 @@ fn work_completion(done: &Completion<AppBuf>) -> sys::ibv_wc {
 /// Takes up to `max` completions, from the endpoint if none waits.
 #[inline]
 fn take(engine: &mut Engine, cq: CqKey, max: usize, mut give: impl FnMut(sys::ibv_wc)) -> usize {
-    for round in [false, true] {
-        if round {
-            engine.round();
-        }
-        let Some(queue) = engine.worker.cq(cq) else { return 0 };
-        let mut taken = 0;
-        while taken < max
-            && let Some(done) = queue.pop()
-        {
-            give(work_completion(&done));
-            taken += 1;
-        }
-        if taken > 0 {
-            return taken;
-        }
+    let taken = pop(engine, cq, max, &mut give);
+    if taken > 0 || max == 0 {
+        return taken;
     }
-    0
+    let mut taken = 0;
+    engine.round_handing(cq, max, |done| {
+        give(work_completion(&done));
+        taken += 1;
+    });
+    taken + pop(engine, cq, max - taken, &mut give)
+}
+
+/// Takes up to `max` completions that wait.
+#[inline]
+fn pop(engine: &mut Engine, cq: CqKey, max: usize, give: &mut impl FnMut(sys::ibv_wc)) -> usize {
+    let Some(queue) = engine.worker.cq(cq) else { return 0 };
+    let mut taken = 0;
+    while taken < max
+        && let Some(done) = queue.pop()
+    {
+        give(work_completion(&done));
+        taken += 1;
+    }
+    taken
 }
 
 /// One completion.

@@ -7,9 +7,11 @@ use crate::memory::{AppBuf, Keys};
 use crate::qp::Qp;
 use dataplane::capture::Capture;
 use dataplane::clock::Clock;
+use dataplane::cq::Completion;
 use dataplane::io::dpdk::DpdkPort;
 use dataplane::io::{PortIo, PortState, PortWatch};
 use dataplane::open::{self, Environment, Role, ThreadGuard};
+use dataplane::qp::CqKey;
 use dataplane::worker::{PortConfig, Progress, Worker, WorkerConfig};
 use roce_proto::time::Instant;
 use roce_proto::types::PKey;
@@ -159,6 +161,14 @@ impl Engine {
         let progress = self.worker.poll(self.clock.now());
         self.settle();
         progress
+    }
+
+    /// The same, with up to `room` receives of a completion queue handed over without being queued.
+    #[inline]
+    pub fn round_handing(&mut self, cq: CqKey, room: usize, give: impl FnMut(Completion<AppBuf>)) {
+        self.rounds += 1;
+        self.worker.poll_handing(self.clock.now(), cq, room, give);
+        self.settle();
     }
 
     /// Sends that waited are offered to the worker again, and events of completions that came are raised.

@@ -191,6 +191,20 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         (self.round(now, &mut rx::Into { cq, take }), consumed)
     }
 
+    /// The same round for a caller who takes completions as they come: up to `room` receives that would be queued in `cq` are given to
+    /// `give` instead, as long as that queue is empty and not armed, so that their order stays. What is queued all the same, sends
+    /// among it, is there to be popped afterwards.
+    #[inline]
+    pub fn poll_handing(
+        &mut self,
+        now: Instant,
+        cq: CqKey,
+        room: usize,
+        give: impl FnMut(Completion<B>),
+    ) -> Progress {
+        self.round(now, &mut rx::Hand { cq, room, give })
+    }
+
     /// The same round, with up to `room` receive completions of any queue given to `give` instead of being queued, as far as
     /// none waits in their queue before them.
     #[inline]

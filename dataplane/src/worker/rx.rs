@@ -246,6 +246,27 @@ impl<B, F: FnMut(Completion<B>)> Sink<B> for Give<F> {
     }
 }
 
+/// The same for those of one queue.
+pub(super) struct Hand<F> {
+    pub cq: CqKey,
+    pub room: usize,
+    pub give: F,
+}
+
+impl<B, F: FnMut(Completion<B>)> Sink<B> for Hand<F> {
+    #[inline(always)]
+    fn wants(&self, cq: CqKey) -> bool {
+        self.room > 0 && cq == self.cq
+    }
+
+    #[inline(always)]
+    fn take(&mut self, done: &mut Completion<B>) -> bool {
+        self.room -= 1;
+        (self.give)(Completion { buf: done.buf.take(), ..*done });
+        false
+    }
+}
+
 /// What a completion says of a packet beside its bytes.
 #[derive(Clone, Copy, Debug)]
 struct About {

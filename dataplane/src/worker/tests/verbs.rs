@@ -508,3 +508,34 @@ fn receives_are_plentiful_above_half_of_the_depth_of_each_of_a_few_queue_pairs()
     }
     assert!(!post(&mut net, 1));
 }
+
+#[test]
+fn receives_are_handed_over_in_order_as_far_as_there_is_room() {
+    let mut net = Net::default();
+    let ah = net.ah(AhConfig::new(v4(2)));
+    for wr_id in 0..10 {
+        net.post_recv(wr_id, 100);
+        let wr = net.wr(ah);
+        net.a.post_send(net.qp[0], &wr, b"x").unwrap();
+    }
+    net.a.flush();
+    let mut ids = Vec::new();
+    let now = at(net.now + 1);
+    net.b.poll_handing(now, net.cq[1], 4, |done| ids.push(done.wr_id));
+    assert_eq!(ids, [0, 1, 2, 3]);
+    // Something waits, so nothing may pass it.
+    net.b.poll_handing(now, net.cq[1], 4, |_| panic!("ahead of what waits"));
+    while let Some(done) = net.b.cq(net.cq[1]).unwrap().pop() {
+        ids.push(done.wr_id);
+    }
+    assert_eq!(ids, (0..10).collect::<Vec<_>>());
+    // Another queue's are not ours.
+    net.post_recv(10, 100);
+    let wr = net.wr(ah);
+    net.a.post_send(net.qp[0], &wr, b"x").unwrap();
+    net.a.flush();
+    let other = net.b.create_cq(4);
+    net.b.poll_handing(now, other, 4, |_| panic!("of another queue"));
+    assert_eq!(net.received().unwrap().wr_id, 10);
+    net.assert_reconciled();
+}
