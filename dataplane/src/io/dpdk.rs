@@ -1,6 +1,6 @@
 //! A queue pair of a DPDK port.
 
-use super::{BURST, PacketBuf, PacketBurst, PortInfo, PortIo, PortState, PortStats};
+use super::{BURST, BURST_ROOM, PacketBuf, PacketBurst, PortInfo, PortIo, PortState, PortStats};
 use crate::group::{CROSSING, Guest, Share};
 use dpdk::{Burst, Eal, Mbuf, Mempool, MempoolError, Port, PortError, RxQueue, TxQueue};
 use roce_proto::wire::ethernet::MacAddr;
@@ -245,7 +245,7 @@ impl PacketBuf for Mbuf {
     }
 }
 
-impl PacketBurst for Burst<BURST> {
+impl PacketBurst for Burst<BURST_ROOM> {
     type Buf = Mbuf;
 
     #[inline]
@@ -281,19 +281,19 @@ impl PacketBurst for Burst<BURST> {
 
 impl PortIo for DpdkPort {
     type Buf = Mbuf;
-    type Burst = Burst<BURST>;
+    type Burst = Burst<BURST_ROOM>;
 
     fn info(&self) -> &PortInfo {
         &self.info
     }
 
     #[inline]
-    fn rx_burst(&mut self, burst: &mut Burst<BURST>, max: usize) -> usize {
+    fn rx_burst(&mut self, burst: &mut Burst<BURST_ROOM>, max: usize) -> usize {
         self.rx.rx_burst_of(burst, max)
     }
 
     #[inline]
-    fn tx_burst(&mut self, burst: &mut Burst<BURST>) -> usize {
+    fn tx_burst(&mut self, burst: &mut Burst<BURST_ROOM>) -> usize {
         self.tx.tx_burst(burst)
     }
 

@@ -4,7 +4,7 @@
 //! gives none, a peer that is gone takes the link down), needs no privilege and no DPDK, and so carries the tests that
 //! must run anywhere. It stands beside the DPDK IO, never in place of it.
 
-use super::{BURST, PacketBuf, PacketBurst, PortInfo, PortIo, PortStats};
+use super::{BURST_ROOM, PacketBuf, PacketBurst, PortInfo, PortIo, PortStats};
 use crate::group::{Guest, Share};
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
@@ -85,7 +85,7 @@ impl PacketBuf for MemoryBuf {
 
 /// A burst of memory buffers.
 #[derive(Debug, Default)]
-pub struct MemoryBurst(ArrayVec<MemoryBuf, BURST>);
+pub struct MemoryBurst(ArrayVec<MemoryBuf, BURST_ROOM>);
 
 impl PacketBurst for MemoryBurst {
     type Buf = MemoryBuf;
@@ -330,7 +330,7 @@ mod tests {
         let (mut a, mut b) = small();
         assert!(b.inject(&[1, 2, 3]));
         let mut burst = MemoryBurst::default();
-        assert_eq!(a.rx_burst(&mut burst, BURST), 1);
+        assert_eq!(a.rx_burst(&mut burst, BURST_ROOM), 1);
         drop(b);
         assert_eq!(burst.get(0).unwrap().bytes(), [1, 2, 3]);
         burst.clear();

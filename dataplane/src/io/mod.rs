@@ -18,6 +18,13 @@ use roce_proto::wire::ethernet::MacAddr;
 /// beside its packets is a good part of the cost of small ones.
 pub const BURST: usize = 64;
 
+/// Places in a transmit burst that sends leave free, for what the port itself has to say: a sender at full rate, whose burst
+/// is never empty, must still answer those who ask for its address, or they take it for gone.
+pub const CONTROL_ROOM: usize = 4;
+
+/// Packets that a burst holds.
+pub const BURST_ROOM: usize = BURST + CONTROL_ROOM;
+
 /// Packets that are worth a burst whatever their length.
 const LEAST_BURST: usize = 16;
 
@@ -57,7 +64,7 @@ pub trait PacketBuf: Send {
     fn written(&mut self) -> &mut [u8];
 }
 
-/// A queue of at most [`BURST`] packets, in order.
+/// A queue of at most [`BURST_ROOM`] packets, in order.
 pub trait PacketBurst: Default + Send {
     /// The buffer type it holds.
     type Buf: PacketBuf;
@@ -72,7 +79,7 @@ pub trait PacketBurst: Default + Send {
 
     /// True when no further packet fits.
     fn is_full(&self) -> bool {
-        self.len() >= BURST
+        self.len() >= BURST_ROOM
     }
 
     /// The packet at `index`, counted from the front.

@@ -10,7 +10,7 @@ use crate::capture::Capture;
 use crate::counters::Counters;
 use crate::feed::Feed;
 use crate::group::Asked;
-use crate::io::{BURST, PacketBurst, PortIo, PortState, PortWatch, burst_of};
+use crate::io::{BURST, BURST_ROOM, PacketBurst, PortIo, PortState, PortWatch, burst_of};
 use crate::neighbour::NeighbourTable;
 use crate::qp::{CqKey, QpKey};
 use crate::ring::Ring;
@@ -273,7 +273,7 @@ impl<I: PortIo, B> Port<I, B> {
             rx_limit: BURST,
             tx_limit: BURST,
             tx_frame_len: 0,
-            runs: Ring::new(BURST),
+            runs: Ring::new(BURST_ROOM),
             local,
             watch,
             schedule: Schedule::default(),

@@ -256,3 +256,50 @@ fn questions_to_an_address_are_answered_whoever_asks_and_change_what_is_known() 
     assert_eq!(w.ah_state(ah), Some(AhState::Ready), "who asks has an address too");
     assert_eq!(sent(&mut peer).len(), 1, "and gets an answer");
 }
+
+#[test]
+fn a_sender_at_full_rate_still_answers_and_asks() {
+    let (io, mut peer) = MemoryPort::pair(&MemoryConfig { ring: 1, ..MemoryConfig::default() });
+    let config = PortConfig { addrs: vec![on("10.0.0.1/24")], ..PortConfig::new(v4(1)) };
+    let mut w = W::new(&WorkerConfig::default(), vec![(io, config)]).unwrap();
+    let ah = w.create_ah(&AhConfig::new("10.0.0.9".parse().unwrap()), at(0)).unwrap();
+    let (qp, wr) = sender(&mut w, ah);
+    let answer = reply(&mut w, PEER);
+    hear(&mut w, &mut peer, &answer, at(1));
+    while peer.take().is_some() {
+        w.poll(at(2));
+    }
+    // As fast as the port takes them, which is one a round.
+    let saturate = |w: &mut W| {
+        let mut refusal = None;
+        while refusal.is_none() {
+            refusal = w.post_send(qp, &wr, &[0; 64]).err();
+        }
+        assert_eq!(refusal, Some(PostError::PortBusy));
+    };
+    let question = arp::Packet::request(PEER, "10.0.0.9".parse().unwrap(), "10.0.0.1".parse().unwrap());
+    let link = frames::Link { src: PEER, dst: MacAddr::BROADCAST, vlans: VlanStack::EMPTY };
+    let mut bytes = [0; 64];
+    let n = frames::arp(&link, &question, &mut bytes).unwrap();
+    let (mut replies, mut probes) = (0, 0);
+    for time in (3..120_000).step_by(10) {
+        saturate(&mut w);
+        if time % 1000 == 3 {
+            assert!(peer.inject(&bytes[..n]));
+        }
+        w.poll(ms(time));
+        let Some(frame) = peer.take() else { continue };
+        if let Ok(Frame::Arp(_, packet)) = frame::parse(&frame) {
+            match packet.operation {
+                arp::Operation::Reply => replies += 1,
+                arp::Operation::Request => {
+                    probes += 1;
+                    assert!(peer.inject(&answer));
+                }
+            }
+        }
+    }
+    assert_eq!(w.counters(0).unwrap().dropped(DropReason::Local(LocalDrop::NoReplyRoom)), 0);
+    assert!(replies > 110, "{replies} answers to 120 questions");
+    assert!(probes > 0, "the peer's own address was never confirmed");
+}
