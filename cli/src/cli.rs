@@ -109,6 +109,8 @@ pub fn main() -> ExitCode {
     };
     crate::logging::init(cli.verbose);
     match run(&cli) {
+        #[cfg(feature = "dpdk")]
+        Ok(Exit::Ok) if crate::endpoint::capture_is_incomplete() => Exit::Failed.into(),
         Ok(exit) => exit.into(),
         Err(error) => {
             error.print();

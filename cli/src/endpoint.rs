@@ -17,6 +17,7 @@ use dataplane::route::{self, PortAddr};
 use dataplane::worker::{PortConfig, Worker, WorkerConfig};
 use dpdk::{Eal, EalConfig, LogLevel, Rss};
 use roce_proto::types::Mtu;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -68,7 +69,7 @@ pub struct Endpoint {
     /// How the worker is to use the port.
     pub config: PortConfig,
     /// The file of `--pcap`.
-    pub capture: Option<Capture>,
+    pub capture: Option<CaptureFile>,
     neighbours: Vec<NeighbourArg>,
     /// The interface whose table in the kernel has the others.
     kernel_table: Option<String>,
@@ -81,7 +82,7 @@ pub struct Endpoint {
 pub struct Environment {
     /// DPDK.
     pub eal: Eal,
-    capture: Option<Capture>,
+    capture: Option<CaptureFile>,
     observation: Observation,
     /// One for each worker, where neighbours come from the kernel.
     kernel: Vec<KernelTable>,
@@ -93,7 +94,39 @@ impl Environment {
     pub fn close(self) {
         drop(self.kernel);
         drop(self.observation);
-        drop(self.capture);
+        if let Some(file) = self.capture {
+            file.complete();
+        }
+    }
+}
+
+/// The file of `--pcap`.
+pub struct CaptureFile {
+    capture: Capture,
+    path: PathBuf,
+}
+
+/// Set when a capture has not all that it should have.
+static INCOMPLETE: AtomicBool = AtomicBool::new(false);
+
+/// Whether a capture of this process is incomplete: then it does not end with success, whatever else it has done.
+pub fn capture_is_incomplete() -> bool {
+    INCOMPLETE.load(Ordering::Relaxed)
+}
+
+impl CaptureFile {
+    fn create(path: &Path) -> Result<CaptureFile, Error> {
+        let cannot = |e| Error::usage(format_args!("cannot write {}: {e}", path.display()));
+        Ok(CaptureFile { capture: Capture::create(path).map_err(cannot)?, path: path.to_owned() })
+    }
+
+    /// Writes what is left. A failure is said and kept for the end of the process: results are not held back for it.
+    fn complete(self) {
+        if let Err(e) = self.capture.flush() {
+            INCOMPLETE.store(true, Ordering::Relaxed);
+            let error = Error::failed(format_args!("frames are missing from {}: {e}", self.path.display()));
+            error.hint("make room there, or let --pcap name a file elsewhere").print();
+        }
     }
 }
 
@@ -117,10 +150,7 @@ impl Endpoint {
         // other side.
         let prepared = Prepared::new(&args.observe)?;
         let capture = match &args.pcap {
-            Some(path) => Some(
-                Capture::create(path)
-                    .map_err(|e| Error::usage(format_args!("cannot write {}: {e}", path.display())))?,
-            ),
+            Some(path) => Some(CaptureFile::create(path)?),
             None => None,
         };
         let _opening = Opening::begin();
@@ -204,7 +234,7 @@ impl Endpoint {
             worker.set_neighbour_feed(0, feed);
             kernel.push(table);
         }
-        worker.set_capture(self.capture.clone());
+        worker.set_capture(self.capture.as_ref().map(|file| file.capture.clone()));
         let observation = self.prepared.start(std::slice::from_mut(&mut worker))?;
         Ok((worker, Environment { eal: self.eal, capture: self.capture, observation, kernel }))
     }
@@ -242,7 +272,7 @@ impl Endpoint {
                 worker.set_neighbour_feed(0, feed);
                 kernel.push(table);
             }
-            worker.set_capture(self.capture.clone());
+            worker.set_capture(self.capture.as_ref().map(|file| file.capture.clone()));
             crew.push(worker);
         }
         let observation = self.prepared.start(&mut crew)?;
@@ -322,14 +352,17 @@ pub fn connect_for(
     open::connect(peer_wait, open, || stop.requested()).map_err(|e| match e {
         ConnectError::Open(e) => Error::usage(e),
         ConnectError::Interrupted => Error::interrupted(),
-        e @ (ConnectError::NoPeer(_) | ConnectError::Refused(_)) => Error::failed(e),
+        e @ ConnectError::NoPeer(_) => Error::failed(e).hint(
+            "the other side comes first, as the same user: the same command without the host, or `spraywire ud recv`",
+        ),
+        e @ ConnectError::Refused(_) => Error::failed(e),
     })
 }
 
 /// An error of starting DPDK; where it was left to choose the port, what most often stands in the way.
 fn refusal(error: impl std::fmt::Display, args: &EndpointArgs) -> Error {
     let error = Error::usage(error);
-    if args.port.is_some() {
+    if args.port.is_some() || !error.message().contains("Address already in use") {
         return error;
     }
     error.hint(

@@ -299,6 +299,19 @@ fn captures_hold_every_frame_and_others_can_read_them() {
 }
 
 #[test]
+fn a_capture_that_is_not_whole_is_no_success() {
+    let _turn = shared();
+    let socket = next_socket();
+    let server = End::server(socket, "bw");
+    let client = End::client(socket, "bw 10.0.0.1 -n 20 -s 64 --pcap /dev/full");
+    let (status, out, errors) = client.end();
+    assert_eq!(status.code(), Some(1), "{out}{errors}");
+    assert!(out.contains("to server"), "the result is shown all the same: {out}");
+    assert!(errors.contains("frames are missing from /dev/full: No space left on device"), "{errors}");
+    drop(server);
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_the_numbers() {
     let _turn = shared();
     let refuse = |server: &str, client: &str, code: i32| {
