@@ -18,7 +18,7 @@ use roce_proto::types::Mtu;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Where the worker runs.
@@ -81,17 +81,31 @@ fn mtu_bytes<S: serde::Serializer>(mtu: &Option<Mtu>, serializer: S) -> Result<S
     mtu.map(|m| m.bytes()).serialize(serializer)
 }
 
-/// The address of a host.
+/// The address of a host, one that a port can have.
 pub fn resolve(host: &str, v6_only: bool) -> Result<IpAddr, Error> {
     if let Ok(ip) = host.parse() {
-        return Ok(ip);
+        return a_peers(host, ip);
     }
     let found = (host, 0u16).to_socket_addrs().map(|mut all| all.find(|a| !v6_only || a.is_ipv6()));
     match found {
-        Ok(Some(addr)) => Ok(addr.ip()),
+        Ok(Some(addr)) => a_peers(host, addr.ip()),
         Ok(None) => Err(Error::usage(format_args!("{host} has no address of the port's family"))),
         Err(e) => Err(Error::usage(format_args!("{host} is neither an IP address nor a known name ({e})"))),
     }
+}
+
+/// Refuses an address that is no single host's on a network.
+fn a_peers(host: &str, ip: IpAddr) -> Result<IpAddr, Error> {
+    let why = match ip {
+        ip if ip.is_loopback() => "a loopback address, which no port can have",
+        ip if ip.is_multicast() || ip.is_unspecified() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) => {
+            "not the address of one host"
+        }
+        ip => return Ok(ip),
+    };
+    let named = if host == ip.to_string() { String::new() } else { format!(", of {host},") };
+    Err(Error::usage(format_args!("{ip}{named} is {why}"))
+        .hint("give the address that the other side's port has: its --ip, or 192.0.2.1 if it was started without --port"))
 }
 
 /// What is done with an end, whichever form its worker has.
@@ -328,6 +342,17 @@ mod tests {
     fn hosts_are_addresses_or_names() {
         assert_eq!(resolve("192.0.2.1", false).unwrap().to_string(), "192.0.2.1");
         assert_eq!(resolve("2001:db8::1", false).unwrap().to_string(), "2001:db8::1");
+        for (host, why) in [
+            ("localhost", "loopback"),
+            ("::1", "loopback"),
+            ("224.0.0.1", "one host"),
+            ("ff02::1", "one host"),
+            ("0.0.0.0", "one host"),
+            ("255.255.255.255", "one host"),
+        ] {
+            let error = resolve(host, false).unwrap_err();
+            assert!(error.message().contains(why) && error.what_to_do().is_some(), "{error}");
+        }
         let error = resolve("no.such.host.invalid", false).unwrap_err();
         assert!(error.to_string().contains("no.such.host.invalid"), "{error}");
     }

@@ -68,10 +68,20 @@ pub(crate) fn refusal(devargs: &str, said: &str) -> Option<i32> {
 
 /// What to do about a refused device, if what the driver said tells the cause.
 pub(crate) fn advice(devargs: &str, said: &str) -> Option<String> {
+    if !is_af_packet(devargs) {
+        return None;
+    }
+    let Some(interface) = option(devargs, "iface") else {
+        return Some("It needs the name of an interface: net_af_packet0,iface=NAME".into());
+    };
+    if said.contains("No such device") {
+        return Some(format!(
+            "There is no interface {interface} in this network namespace: ip link shows those that there are"
+        ));
+    }
     if !fanout_refused(devargs, said) {
         return None;
     }
-    let interface = option(devargs, "iface").unwrap_or("IFACE");
     // Older kernels have no groups for an interface that is down.
     if Interface::of_device(devargs).is_some_and(|i| i.state() == InterfaceState::Down) {
         return Some(format!("The interface {interface} is down: ip link set dev {interface} up"));
@@ -134,5 +144,14 @@ mod tests {
         for (device, said) in [(device, "could not bind"), ("net_tap0,iface=lo", said)] {
             assert_eq!((refusal(device, said), advice(device, said)), (None, None));
         }
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_named() {
+        let said = "rte_pmd_init_internals(): net_af_packet0: ioctl failed (SIOCGIFINDEX):No such device";
+        let text = advice("net_af_packet0,iface=nope,blocksz=65536", said).unwrap();
+        assert!(text.contains("no interface nope"), "{text}");
+        let text = advice("net_af_packet0,blocksz=65536", "").unwrap();
+        assert!(text.contains("iface=NAME"), "{text}");
     }
 }

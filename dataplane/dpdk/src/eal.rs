@@ -78,12 +78,9 @@ impl Eal {
         // It pins the thread to its lcore. Where threads run is the caller's business.
         affinity.restore();
         if ret < 0 {
-            return Err(EalError::Init {
-                errno: errno(),
-                said: log::errors(),
-                args: arguments[1..].join(" "),
-                hint: hint::start(hugepages),
-            });
+            let (errno, said) = (errno(), log::errors());
+            let hint = hint::start(hugepages, &said);
+            return Err(EalError::Init { errno, said, args: arguments[1..].join(" "), hint });
         }
         let eal = Eal(Arc::new(Inner {
             args: arguments,

@@ -65,12 +65,14 @@ pub(crate) fn device(devargs: &str, said: &str, driver_dir: Option<&Path>) -> St
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     lack(devargs, effective(&status), &|path| usable(path))
         .or_else(|| af_packet::advice(devargs, said))
-        .unwrap_or_else(|| advice(devargs, driver_dir))
+        .unwrap_or_else(|| advice(devargs, said, driver_dir))
 }
 
 /// Advice for a failed start of the environment.
-pub(crate) fn start(huge: bool) -> String {
-    if huge {
+pub(crate) fn start(huge: bool, said: &str) -> String {
+    if !huge && said.contains("Cannot allocate memory") {
+        "This process may have less memory than is asked for (ulimit -v, or its container's limit): raise that, or ask for less, as with -m 256 among DPDK's arguments".into()
+    } else if huge {
         "If hugepages are the trouble (too few, or not this user's), run without them. ".to_owned()
             + WORKS_ANYWHERE
     } else {
@@ -98,7 +100,7 @@ fn lack(devargs: &str, caps: u64, usable: &dyn Fn(&str) -> bool) -> Option<Strin
     })
 }
 
-fn advice(devargs: &str, driver_dir: Option<&Path>) -> String {
+fn advice(devargs: &str, said: &str, driver_dir: Option<&Path>) -> String {
     let driver = driver_of(devargs);
     if driver == "pci" {
         return "Is the NIC bound to vfio-pci (dpdk-devbind.py --status), and was it allowed at start?"
@@ -109,6 +111,11 @@ fn advice(devargs: &str, driver_dir: Option<&Path>) -> String {
             "No driver called {driver} is in {}. Check the spelling; net_memif, net_af_packet, net_af_xdp, net_tap, net_ring and net_null are usual",
             dir.display()
         ),
+        _ if driver == "net_memif" && said.contains("Invalid buffer size") => {
+            "A buffer, which holds a whole frame, has 65535 bytes at the most: a smaller MTU, or bsize=, fits"
+                .into()
+        }
+        _ if driver == "net_memif" && said.contains("Unknown role") => "The role is server or client".into(),
         _ if driver == "net_memif" => {
             "Is another process using the same role, id and socket, or is a socket file left over?".into()
         }
@@ -152,6 +159,22 @@ mod tests {
     }
 
     #[test]
+    fn too_little_memory_is_told_from_other_failures() {
+        let said = "EAL: Cannot get a virtual area: Cannot allocate memory";
+        assert!(start(false, said).contains("-m 256"));
+        assert!(start(true, said).contains("hugepages"));
+        assert!(!start(false, "EAL: FATAL: Invalid 'command line' arguments.").contains("-m 256"));
+    }
+
+    #[test]
+    fn what_memif_refuses_has_its_own_advice() {
+        let said = |text| advice("net_memif0,role=server", text, None);
+        assert!(said("memif_set_bs(): Invalid buffer size: 65600.").contains("smaller MTU"));
+        assert!(said("memif_set_role(): Unknown role: foo.").contains("server or client"));
+        assert!(said("Failed to setup socket x: Address already in use").contains("another process"));
+    }
+
+    #[test]
     fn the_closed_file_is_named() {
         let text = lack("net_tap0", u64::MAX, &|path| path != "/dev/net/tun").unwrap();
         assert!(text.contains("cannot open /dev/net/tun"), "{text}");
@@ -161,7 +184,7 @@ mod tests {
 
     #[test]
     fn an_unknown_driver_is_said_to_be_unknown() {
-        let text = advice("net_nosuch0", Some(Path::new("/does/not/exist")));
+        let text = advice("net_nosuch0", "", Some(Path::new("/does/not/exist")));
         assert!(text.contains("No driver called net_nosuch is in /does/not/exist"), "{text}");
     }
 }

@@ -288,7 +288,7 @@ fn no_answer<D: Drive>(bench: &mut Bench<D>, host: IpAddr, limit: Duration) -> E
     let why = match (link, resolved) {
         (false, _) => {
             "the link of the port is down: nothing is connected to its other end. Over net_memif, that is also so where the other \
-             side was started with another --mtu"
+             side was started with another --mtu, or has a client already"
         }
         (true, false) => {
             "its address was asked for (ARP or neighbour discovery) without an answer: is the server started, with that \
