@@ -253,6 +253,11 @@ fn requests_that_cannot_be_carried_out_complete_in_error_with_their_buffers() {
     assert_eq!(failed(&mut a).buf.unwrap().len(), 8);
     a.handle.post_send(a.qp, &SendWr { ah: AhKey::default(), ..good }, 8, vec![0; 8]).unwrap();
     failed(&mut a);
+    // To an address that nobody has: not held, since it would hold up all that come after it.
+    let now = a.clock.now();
+    let nobody = a.handle.call(move |w| w.create_ah(&AhConfig::new(ip(77)), now)).unwrap().unwrap();
+    a.handle.post_send(a.qp, &SendWr { ah: nobody, ..good }, 6, vec![0; 6]).unwrap();
+    assert_eq!(failed(&mut a).buf.unwrap().len(), 6);
     a.handle.post_recv(QpKey::default(), RecvWr { wr_id: 3, buf: vec![0; 77] }).unwrap();
     let done = failed(&mut a);
     assert_eq!((done.wr_id, done.opcode, done.buf.unwrap().len()), (3, WcOpcode::Recv, 77));

@@ -235,6 +235,21 @@ fn the_table_is_bounded_and_gives_up_only_what_nobody_uses() {
 }
 
 #[test]
+fn of_those_that_nobody_uses_the_one_asked_for_longest_ago_goes_first() {
+    for order in [[1, 2], [2, 1]] {
+        let mut table = NeighbourTable::new(2, 1);
+        for (n, last) in order.into_iter().enumerate() {
+            table.acquire(ip(last), user(n), at(100 * n as u64)).unwrap();
+            let due = table.next(at(100 * n as u64), |_| true);
+            assert_eq!(due, Some(Due::Ask(ip(last))));
+            table.release(ip(last), user(n));
+        }
+        table.acquire(ip(3), user(3), at(200)).unwrap();
+        assert_eq!(order.map(|last| table.get(ip(last)).is_some()), [false, true]);
+    }
+}
+
+#[test]
 fn a_flood_of_claims_leaves_timers_bounded() {
     let (mut table, _) = resolved();
     for ms in 1..200_000 {

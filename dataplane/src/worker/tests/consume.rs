@@ -123,3 +123,57 @@ fn a_buffer_that_the_function_keeps_is_its_own() {
     look(&mut net, 64, true);
     assert_eq!(net.local_drops(LocalDrop::NoReceive), 1, "nothing was posted in its place");
 }
+
+#[test]
+fn no_more_are_given_than_there_is_room_for() {
+    let mut net = Net::default();
+    let ah = net.ah(AhConfig::new(v4(2)));
+    // Twice: the flow is known the second time.
+    for round in 0..2 {
+        for n in 0..20 {
+            net.post_recv(n, 100);
+        }
+        send(&mut net, ah, &[b"x".as_slice(); 20]);
+        net.a.flush();
+        let mut given = Vec::new();
+        net.b.poll_giving(at(10_000 + round), 7, |done| given.push(done.wr_id));
+        assert_eq!(given, (0..7).collect::<Vec<_>>());
+        let queued: Vec<_> = std::iter::from_fn(|| net.received()).map(|done| done.wr_id).collect();
+        assert_eq!(queued, (7..20).collect::<Vec<_>>(), "the others wait in their queue");
+        while net.sent().is_some() {}
+    }
+    net.assert_reconciled();
+}
+
+#[test]
+fn what_is_of_another_queue_is_left_there() {
+    let mut net = Net::default();
+    let ah = net.ah(AhConfig::new(v4(2)));
+    let other_cq = net.b.create_cq(8);
+    let other = net.b.create_qp(&QpConfig::new(other_cq)).unwrap();
+    net.b.post_recv(other, RecvWr { wr_id: 5, buf: vec![0; 100] }).map_err(|(e, _)| e).unwrap();
+    net.post_recv(6, 100);
+    let wr = SendWr { signaled: false, ..net.wr(ah) };
+    let dst_qpn = net.b.qpn(other).unwrap();
+    net.a.post_send(net.qp[0], &SendWr { dst_qpn, ..wr }, b"theirs").unwrap();
+    net.a.post_send(net.qp[0], &wr, b"ours").unwrap();
+    net.a.flush();
+    assert_eq!(look(&mut net, 64, true), (vec![b"ours".to_vec()], 0));
+    let done = net.b.cq(other_cq).unwrap().pop().unwrap();
+    assert_eq!((done.wr_id, done.qpn), (5, dst_qpn));
+}
+
+#[test]
+fn a_queue_pair_in_error_gets_no_receive_back() {
+    let mut net = Net::default();
+    let ah = net.ah(AhConfig::new(v4(2)));
+    net.post_recv(0, 100);
+    send(&mut net, ah, &[b"x"]);
+    net.b.poll(at(net.now));
+    net.b.modify_qp(net.qp[1], QpState::Error).unwrap();
+    net.b.poll(at(net.now));
+    assert_eq!(net.b.consume(net.cq[1], 9, |_| true), 1);
+    net.b.poll(at(net.now));
+    assert!(net.received().is_none());
+    assert!(net.b.core.qps[net.qp[1]].recv.is_empty(), "it would wait there for ever");
+}

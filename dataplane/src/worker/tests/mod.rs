@@ -113,7 +113,8 @@ impl Net {
         for (name, w) in [("a", &self.a), ("b", &self.b)] {
             let counters = w.counters(0).unwrap();
             assert_eq!(counters.accounted(), counters.rx_packets, "{name}: {counters:?}");
-            assert_eq!(counters.rx_packets, w.port_stats(0).unwrap().rx_packets, "{name}");
+            let port = w.port_stats(0).unwrap();
+            assert_eq!((counters.rx_packets, counters.rx_bytes), (port.rx_packets, port.rx_bytes), "{name}");
         }
     }
 }

@@ -285,3 +285,58 @@ fn each_queue_pair_has_a_source_port_of_its_own_unless_one_was_asked_for() {
         assert_eq!((ports.len(), ports.values().all(|&n| n == 2)), (FLOWS, true), "{dst}: {ports:?}");
     }
 }
+
+#[test]
+fn a_queue_pair_receives_and_sends_on_its_own_port_only() {
+    let (a, mut first) = MemoryPort::pair(&MemoryConfig::default());
+    let (b, mut second) = MemoryPort::pair(&MemoryConfig::default());
+    let ports = vec![(a, PortConfig::new(v4(1))), (b, PortConfig::new(v4(3)))];
+    let mut w = W::new(&WorkerConfig::default(), ports).unwrap();
+    let cq = w.create_cq(16);
+    let qp = w.create_qp(&QpConfig { qpn: Qpn::new(0x77), ..QpConfig::new(cq) }).unwrap();
+    w.post_recv(qp, RecvWr { wr_id: 1, buf: vec![0; 100] }).map_err(|(e, _)| e).unwrap();
+    let frame = |w: &W, port: usize| {
+        let own = [1, 3][port];
+        let route = roce_proto::wire::ud::Route {
+            src_mac: MacAddr([2, 0, 0, 0, 0, 9]),
+            dst_mac: w.port_info(port).unwrap().mac,
+            vlan: None,
+            ip: roce_proto::wire::ud::IpRoute::V4 {
+                src: Ipv4Addr::new(192, 0, 2, 9),
+                dst: Ipv4Addr::new(192, 0, 2, own),
+                ident: 0,
+            },
+            dscp: 0,
+            ecn: 0,
+            hop_limit: 64,
+            src_port: 0xC000,
+        };
+        let send = Send {
+            dst_qpn: Qpn::new(0x77).unwrap(),
+            src_qpn: Qpn::new(0x99).unwrap(),
+            qkey: QKEY,
+            pkey: PKey::DEFAULT,
+            psn: Psn::default(),
+            imm: None,
+            solicited: false,
+        };
+        let template = roce_proto::wire::ud::Template::new(&route);
+        let mut frame = vec![0; template.frame_len(false, 4)];
+        template.emit(&send, 4, &mut frame).unwrap();
+        frame
+    };
+    assert!(second.inject(&frame(&w, 1)));
+    w.poll(at(1));
+    assert!(w.cq(cq).unwrap().is_empty());
+    let unknown = DropReason::Local(LocalDrop::UnknownQpn);
+    assert_eq!([0, 1].map(|port| w.counters(port).unwrap().dropped(unknown)), [0, 1]);
+    assert!(first.inject(&frame(&w, 0)));
+    w.poll(at(2));
+    assert_eq!(w.cq(cq).unwrap().pop().unwrap().wr_id, 1);
+    // Nor does it send through a handle of the other port.
+    let mac = Some(MacAddr([2, 0, 0, 0, 0, 9]));
+    let ah = w.create_ah(&AhConfig { port: 1, dst_mac: mac, ..AhConfig::new(v4(9)) }, at(3)).unwrap();
+    let dst_qpn = Qpn::new(0x99).unwrap();
+    let wr = SendWr { wr_id: 0, ah, dst_qpn, qkey: QKEY, imm: None, solicited: false, signaled: false };
+    assert_eq!(w.post_send(qp, &wr, b"x"), Err(PostError::NoAh));
+}

@@ -106,9 +106,12 @@ fn the_senders_short_way_follows_every_change_of_the_request() {
         SendWr { dst_qpn: Qpn::new(0x77).unwrap(), ..base },
     ];
     let mut psn = Psn::new(0xFF_FFF0).unwrap();
-    for i in 0..200usize {
-        let wr = &requests[(i / 2 * 7 + i / 9) % requests.len()];
-        let payload = vec![i as u8; 5 + (i / 3) % 4];
+    // Each request after each other, of the same length.
+    let n = requests.len();
+    for i in 0..2 * n * n {
+        let (pair, second) = (i / 2, i % 2 == 1);
+        let wr = &requests[if second { pair % n } else { pair / n }];
+        let payload = vec![i as u8; 5 + pair % 4];
         net.a.post_send(net.qp[0], wr, &payload).unwrap();
         net.a.poll(at(i as u64));
         let frame = net.b.io_mut(0).unwrap().take().unwrap();
@@ -240,4 +243,27 @@ fn a_reset_forgets_sends_that_have_not_left() {
             net.rounds(1);
         }
     }
+}
+
+#[test]
+fn a_capture_has_the_packets_of_lists_too() {
+    let mut net = Net::default();
+    let ah = net.ah(AhConfig::new(v4(2)));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let capture = crate::capture::Capture::create(file.path()).unwrap();
+    net.a.set_capture(Some(capture.clone()));
+    let wr = SendWr { signaled: false, ..net.wr(ah) };
+    let payloads: Vec<[u8; 4]> = (0..20u32).map(u32::to_be_bytes).collect();
+    assert_eq!(net.a.post_send_list(net.qp[0], &wr, &payloads), (20, None));
+    net.rounds(2);
+    capture.flush().unwrap();
+    let mut reader = pcap_file::pcap::PcapReader::new(file.reopen().unwrap()).unwrap();
+    let mut found = Vec::new();
+    while let Some(record) = reader.next_packet() {
+        let record = record.unwrap();
+        let Ok(Frame::Roce(packet)) = frame::parse(&record.data) else { continue };
+        assert!(packet.icrc_ok(), "it is written as it leaves");
+        found.push(packet.ud().unwrap().payload.to_vec());
+    }
+    assert_eq!(found, payloads);
 }

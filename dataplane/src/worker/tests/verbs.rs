@@ -42,6 +42,7 @@ fn a_message_arrives_whole_over_either_family_with_its_grh_area() {
         }
         let sent = net.sent().unwrap();
         assert_eq!((sent.wr_id, sent.status, sent.opcode), (7, WcStatus::Success, WcOpcode::Send));
+        assert_eq!((sent.byte_len as usize, sent.payload_len()), (payload.len(), payload.len()));
         net.assert_reconciled();
     }
 }
@@ -538,4 +539,47 @@ fn receives_are_handed_over_in_order_as_far_as_there_is_room() {
     net.b.poll_handing(now, other, 4, |_| panic!("of another queue"));
     assert_eq!(net.received().unwrap().wr_id, 10);
     net.assert_reconciled();
+}
+
+#[test]
+fn a_receive_posted_in_error_is_flushed_and_one_posted_after_a_reset_is_not() {
+    let mut net = Net::default();
+    net.post_recv(1, 64);
+    net.b.modify_qp(net.qp[1], QpState::Error).unwrap();
+    net.rounds(1);
+    net.post_recv(2, 64);
+    net.rounds(1);
+    let flushed: Vec<_> = std::iter::from_fn(|| net.received()).map(|c| (c.wr_id, c.status)).collect();
+    assert_eq!(flushed, [1, 2].map(|id| (id, WcStatus::WorkRequestFlushed)));
+    // Reset before the next round, in which this one would be flushed.
+    net.post_recv(3, 64);
+    for state in [QpState::Reset, QpState::Init] {
+        net.b.modify_qp(net.qp[1], state).unwrap();
+    }
+    net.post_recv(4, 64);
+    net.rounds(2);
+    assert!(net.received().is_none());
+    net.b.modify_qp(net.qp[1], QpState::ReadyToReceive).unwrap();
+    let ah = net.ah(AhConfig::new(v4(2)));
+    let wr = net.wr(ah);
+    net.a.post_send(net.qp[0], &wr, b"x").unwrap();
+    net.rounds(2);
+    assert_eq!(net.received().unwrap().wr_id, 4);
+}
+
+#[test]
+fn completions_go_with_their_queue_pair() {
+    let mut net = Net::default();
+    let ah = net.ah(AhConfig::new(v4(2)));
+    let other = net.b.create_qp(&QpConfig::new(net.cq[1])).unwrap();
+    net.post_recv(1, 64);
+    net.b.post_recv(other, RecvWr { wr_id: 2, buf: vec![0; 64] }).map_err(|(e, _)| e).unwrap();
+    let wr = net.wr(ah);
+    let dst_qpn = net.b.qpn(other).unwrap();
+    net.a.post_send(net.qp[0], &wr, b"x").unwrap();
+    net.a.post_send(net.qp[0], &SendWr { dst_qpn, ..wr }, b"x").unwrap();
+    net.rounds(2);
+    net.b.destroy_qp(net.qp[1]).unwrap();
+    assert_eq!(net.received().unwrap().wr_id, 2, "that of the other stays");
+    assert!(net.received().is_none());
 }
