@@ -6,6 +6,7 @@
 //! - [`cmd`]: the subcommands, each a clap struct and a function that returns an error instead of exiting;
 //! - [`report`]: results on standard output, for people and as JSON; [`logging`] is what goes to standard error;
 //! - [`host`]: what the machine tells of itself, for `ports` and `doctor`;
+//! - `reliable`: tests over the reliable service;
 //! - [`observe`]: a running endpoint as its operators see it;
 //! - [`capture`]: capture files, read with distrust.
 #![forbid(unsafe_code)]
@@ -23,6 +24,8 @@ pub mod host;
 mod kernel;
 pub mod logging;
 pub mod observe;
+#[cfg(feature = "dpdk")]
+pub mod reliable;
 pub mod rendezvous;
 pub mod report;
 pub mod signal;

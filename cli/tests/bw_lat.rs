@@ -444,3 +444,53 @@ fn a_killed_server_is_missed_and_so_is_a_killed_client() {
     assert_eq!(status.code(), Some(1), "{out}{errors}");
     assert!(errors.contains("10.0.0.2 has been silent for 5 seconds, after "), "{errors}");
 }
+
+/// The reliable service: any size, everything arrives, both ways, and what the transport did is told.
+#[test]
+fn reliable_messages_of_any_size_arrive_both_ways() {
+    let _turn = shared();
+    let [server, client] = both(
+        "bw --service reliable --json",
+        "bw 10.0.0.1 --service reliable --json -b -n 40 -s 300000 --paths 2 --cc delay-ecn",
+    );
+    for report in [&server, &client] {
+        let result = &results(report)[0];
+        for direction in ["client_to_server", "server_to_client"] {
+            let there = &result[direction];
+            assert_eq!(
+                (&there["sent"], &there["received"], &there["lost"]),
+                (&40.into(), &40.into(), &0.into())
+            );
+        }
+        let reliable = &result["reliable"];
+        assert_eq!(reliable["messages"], 80);
+        // 300,000 bytes are 75 segments of 4008 bytes; 40 messages and a few of the test's own.
+        let segments = number(&reliable["client"]["segments"]) - number(&reliable["client"]["retransmitted"]);
+        assert!((3_000.0..3_010.0).contains(&segments), "{reliable}");
+        assert!(number(&reliable["control_share"]) < 0.5, "{reliable}");
+    }
+}
+
+#[test]
+fn reliable_latency_and_many_sizes() {
+    let _turn = shared();
+    let [server, client] =
+        both("lat --service reliable --json", "lat 10.0.0.1 --service reliable --json -n 300 -a");
+    let sizes: Vec<u64> = results(&client).iter().map(|r| r["size"].as_u64().unwrap()).collect();
+    assert_eq!(sizes, (1..=20).map(|i| 1 << i).collect::<Vec<u64>>());
+    for result in results(&client) {
+        assert_eq!(
+            (&result["latency"]["round_trips"], &result["latency"]["unanswered"]),
+            (&300.into(), &0.into())
+        );
+    }
+    assert_eq!(results(&server).len(), 20);
+}
+
+#[test]
+fn the_reliable_service_refuses_what_it_cannot_do_and_names_a_missing_server() {
+    let _turn = shared();
+    let refused = End::client(next_socket(), "bw 10.0.0.1 --service reliable -q 2").end();
+    assert_eq!(refused.0.code(), Some(2));
+    assert!(refused.2.contains("one queue pair for all its peers"), "{}", refused.2);
+}

@@ -6,6 +6,7 @@ use super::measure::{
     run_client, with_bench,
 };
 use crate::error::{Error, Exit};
+use crate::reliable::{self, Service};
 use crate::rendezvous::message::{TestKind, TestSpec};
 use crate::report::numbers::{Si, plural};
 use crate::report::table::Align::{Left, Right};
@@ -37,6 +38,7 @@ Examples:
   spraywire bw 192.0.2.1 -s 1k -D 5 --rate 1Mpps  a million messages a second for five seconds
   spraywire bw 192.0.2.1 -b -q 4 --json           both directions, four queue pairs, as JSON
   spraywire bw 192.0.2.1 --workers 2 --cores 2,3  two workers over two queues, if the server has --workers 2 too
+  spraywire bw 192.0.2.1 --service reliable -s 1M  a message of any size, none lost, if the server has --service reliable too
   spraywire bw --port net_af_packet0,iface=eth1 --ip 10.0.0.1
   spraywire bw --port 0000:01:00.0 --ip 10.0.0.2 10.0.0.1";
 
@@ -111,12 +113,13 @@ const DEFAULT_DURATION: Duration = Duration::from_secs(2);
 impl BwArgs {
     /// The tests that the client asks for over an IB MTU of `mtu` bytes.
     pub fn specs(&self, mtu: usize) -> Result<Vec<TestSpec>, Error> {
+        let (most, all) = self.common.service.sizes(mtu);
         let sizes: Vec<u64> = if self.all {
-            (1..).map(|i| 1u64 << i).take_while(|&s| s <= mtu as u64).collect()
+            (1..).map(|i| 1u64 << i).take_while(|&s| s <= all as u64).collect()
         } else {
-            vec![self.size.unwrap_or(mtu as u64)]
+            vec![self.size.unwrap_or(all as u64)]
         };
-        sizes.into_iter().map(|size| self.spec(size, mtu)).collect()
+        sizes.into_iter().map(|size| self.spec(size, most)).collect()
     }
 
     /// What several workers cannot do.
@@ -179,7 +182,15 @@ pub fn run(args: &BwArgs, verbosity: u8) -> Result<Exit, Error> {
     let mut document = Document::new("bw", args);
     let mut out = json_target.text().unbuffered();
     let report = Report { out: &mut out, results: Vec::new(), header: false, progress: Progress::new() };
-    let (results, interrupted) = if args.workers > 1 {
+    let (results, interrupted) = if args.common.service.service == Service::Reliable {
+        if args.workers > 1 || args.qps > 1 {
+            return Err(Error::usage(
+                "the reliable service has one queue pair for all its peers: leave --workers and -q out",
+            ));
+        }
+        let specs = args.specs(Mtu::B4096.bytes())?;
+        reliable::run(TestKind::Bw, &args.common, &specs, verbosity, &stop, report)?
+    } else if args.workers > 1 {
         let lanes::Outcome { results, interrupted, queues } = lanes::run(args, verbosity, &stop, report)?;
         document.set("queues", &queues);
         (results, interrupted)
@@ -296,6 +307,9 @@ impl Report<'_> {
             self.out.line(line)?;
         }
         self.header = true;
+        if let Some(figures) = &result.reliable {
+            self.out.line(reliable::text(figures))?;
+        }
         if result.link_lost > 0 {
             self.out.line(format_args!("  the link was lost {} here", plural(result.link_lost, "time")))?;
         }
@@ -327,6 +341,9 @@ pub fn to_json(result: &TestResult) -> Value {
     });
     if spec.bidirectional {
         value["server_to_client"] = direction(&result.client, result.server.sent, spec.size);
+    }
+    if let Some(reliable) = &result.reliable {
+        value["reliable"] = reliable.clone();
     }
     if let Some(rtt) = &result.rtt {
         value["latency"] = super::lat::to_json(rtt, result.unanswered);

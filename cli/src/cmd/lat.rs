@@ -3,6 +3,7 @@
 use super::bw::{Report, serve};
 use super::measure::{Job, MeasureArgs, Progress, open_config, resolve, run_client, with_bench};
 use crate::error::{Error, Exit};
+use crate::reliable::{self, Service};
 use crate::rendezvous::message::{TestKind, TestSpec};
 use crate::report::numbers::Time;
 use crate::report::table::Align::Right;
@@ -63,13 +64,14 @@ const DEPTH: u32 = 64;
 
 impl LatArgs {
     fn specs(&self, mtu: usize) -> Result<Vec<TestSpec>, Error> {
+        let (most, all) = self.common.service.sizes(mtu);
         let sizes: Vec<u64> = if self.all {
-            (1..).map(|i| 1u64 << i).take_while(|&s| s <= mtu as u64).collect()
+            (1..).map(|i| 1u64 << i).take_while(|&s| s <= all as u64).collect()
         } else {
             vec![self.size]
         };
         let iters = self.iters.or(self.duration.is_none().then_some(DEFAULT_ITERS));
-        sizes.into_iter().map(|size| lat_spec(size, iters, self.duration, mtu)).collect()
+        sizes.into_iter().map(|size| lat_spec(size, iters, self.duration, most)).collect()
     }
 }
 
@@ -108,8 +110,12 @@ pub fn run(args: &LatArgs, verbosity: u8) -> Result<Exit, Error> {
     let mut document = Document::new("lat", args);
     let mut out = json_target.text().unbuffered();
     let report = Report { out: &mut out, results: Vec::new(), header: false, progress: Progress::new() };
-    let (results, interrupted) =
-        with_bench(&args.common, &open_config(&args.common, verbosity), &stop, LatJob { args, report })?;
+    let (results, interrupted) = if args.common.service.service == Service::Reliable {
+        let specs = args.specs(Mtu::B4096.bytes())?;
+        reliable::run(TestKind::Lat, &args.common, &specs, verbosity, &stop, report)?
+    } else {
+        with_bench(&args.common, &open_config(&args.common, verbosity), &stop, LatJob { args, report })?
+    };
     document.set("role", &if args.common.host.is_some() { "client" } else { "server" });
     document.set("interrupted", &interrupted);
     document.set("results", &results);

@@ -3,6 +3,7 @@
 use crate::args::{EndpointArgs, OutputArgs};
 use crate::endpoint::{Endpoint, OpenConfig, Role};
 use crate::error::Error;
+use crate::reliable::ServiceArgs;
 use crate::rendezvous::message::{RxReport, TestSpec};
 use crate::report::numbers::Si;
 use crate::signal::Stop;
@@ -46,6 +47,11 @@ pub struct MeasureArgs {
     /// Where the worker runs
     #[arg(long, value_enum, default_value_t = WorkerKind::Inline)]
     pub worker: WorkerKind,
+
+    /// The service.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub service: ServiceArgs,
 
     /// How long the client waits for the server
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = units::duration)]

@@ -34,6 +34,7 @@ pub fn results(parts: &[TestResult]) -> Option<TestResult> {
         interrupted: parts.iter().any(|p| p.interrupted),
         // They have one link.
         link_lost: parts.iter().map(|p| p.link_lost).max().unwrap_or(0),
+        reliable: None,
     })
 }
 
@@ -195,6 +196,7 @@ mod tests {
             unanswered: 0,
             interrupted: i == 1,
             link_lost: 1,
+            reliable: None,
         };
         let merged = results(&[one(0), one(1)]).unwrap();
         assert_eq!((merged.spec.iters, merged.spec.rate), (Some(10), Some(5)));

@@ -11,18 +11,20 @@ mod tests;
 
 use crate::ah::{AhConfig, AhError, AhKey};
 use crate::buffer::Buffer;
-use crate::cq::{Completion as UdCompletion, Family, WcStatus};
+use crate::cq::{Family, WcStatus};
 use crate::io::PortIo;
 use crate::qp::{CqKey, GRH_LEN, QpConfig, QpError, QpKey, RecvWr, SendWr, src_port_for};
 use crate::worker::{Progress, Worker};
 use roce_proto::time::Instant;
+pub use roce_proto::transport::Counters;
 use roce_proto::transport::{
-    Address, Completion, Config, ConfigError, ConnectError, Counters, Destination, Engine, Event, Operation,
-    Origin, Place, PostError, Received, RecvRequest, SendRequest, SessionKey, SessionStats, Transmit,
+    Address, Completion, Config, ConfigError, ConnectError, Destination, Engine, Event, Operation, Origin,
+    Place, PostError, Received, RecvRequest, SendRequest, SessionKey, SessionStats, Transmit,
 };
 use roce_proto::types::{QKey, Qpn};
+use roce_proto::wire::frame::Ip;
 use roce_proto::wire::shim::{Data, MAX_CONTROL_LEN, immediate, segment_size};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use store::{Entry, Store};
 
@@ -44,7 +46,7 @@ pub struct ReliableConfig {
     pub qpn: Option<Qpn>,
     /// The Q_Key that both sides use.
     pub qkey: QKey,
-    /// Receives posted for packets. They are posted again at once, so few are enough where only this endpoint is polled.
+    /// Receives posted for packets that come while another endpoint of the same worker is polled; its own rounds need none.
     pub rx_depth: u32,
     /// Packets handed to the port and not yet taken.
     pub tx_depth: u32,
@@ -53,7 +55,8 @@ pub struct ReliableConfig {
 }
 
 impl ReliableConfig {
-    /// On the worker's first port with any number, perftest's Q_Key, and an engine of this incarnation and secret.
+    /// On the worker's first port with any number, perftest's Q_Key, the largest segments that the port carries, and an engine of this
+    /// incarnation and secret.
     pub fn new(epoch: u64, secret: [u8; 16]) -> ReliableConfig {
         ReliableConfig {
             port: 0,
@@ -61,9 +64,26 @@ impl ReliableConfig {
             qkey: QKey(0x1111_1111),
             rx_depth: 8,
             tx_depth: 512,
-            engine: Config { epoch, secret, segment: !7, ..Config::default() },
+            engine: Config { epoch, secret, segment: 65_000, ..Config::default() },
         }
     }
+}
+
+/// A secret for [`ReliableConfig::new`] from the system's random numbers.
+///
+/// # Errors
+/// If the system gives none.
+pub fn fresh_secret() -> std::io::Result<[u8; 16]> {
+    let mut secret = [0; 16];
+    let mut filled = 0;
+    while let Some(rest) = secret.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty()) {
+            Ok(n) => filled += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(secret)
 }
 
 /// Why a reliable endpoint was not made.
@@ -345,12 +365,23 @@ impl<B: Buffer> Reliable<B> {
     #[inline]
     fn receive<I: PortIo>(&mut self, worker: &mut Worker<I, B>, now: Instant) -> (Progress, bool) {
         let mut all = Progress::default();
+        let (engine, block) = (&mut self.engine, self.block);
+        let (receives, pool) = (&mut self.receives, &mut self.pool);
+        // What came while others were polled.
+        worker.consume(self.cq, usize::MAX, |done| {
+            let bytes = done.buf.as_ref().filter(|_| done.status == WcStatus::Success);
+            let bytes = bytes.map(|buf| buf.bytes(done.byte_len as usize));
+            if let Some((area, payload)) = bytes.and_then(|b| b.split_first_chunk::<GRH_LEN>()) {
+                let (ip, ce) = source(area, done.family);
+                let origin = Origin { from: Address { ip, qpn: done.src_qpn }, ce };
+                take(&origin, payload, engine, receives, pool, block);
+            }
+            true
+        });
         for _ in 0..BURSTS {
-            let (engine, receives) = (&mut self.engine, &mut self.receives);
-            let (pool, block) = (&mut self.pool, self.block);
-            let (round, _) = worker.poll_into(now, self.cq, usize::MAX, |done| {
-                take(done, engine, receives, pool, block);
-                true
+            let round = worker.poll_packets(now, self.qp, |qpn, ip, payload| {
+                let (ip, ce) = source_of(ip);
+                take(&Origin { from: Address { ip, qpn }, ce }, payload, engine, receives, pool, block);
             });
             all.received += round.received;
             all.sent += round.sent;
@@ -454,19 +485,14 @@ impl<B: Buffer> Reliable<B> {
 /// Gives a packet to the engine, and places its segment.
 #[inline]
 fn take<B: Buffer>(
-    done: &UdCompletion<B>,
+    origin: &Origin,
+    payload: &[u8],
     engine: &mut Engine,
     receives: &mut Store<B>,
     pool: &mut [u8],
     block: usize,
 ) {
-    let Some(buf) = done.buf.as_ref().filter(|_| done.status == WcStatus::Success) else { return };
-    let Some((area, payload)) = buf.bytes(done.byte_len as usize).split_first_chunk::<GRH_LEN>() else {
-        return;
-    };
-    let (ip, ecn) = source(area, done.family);
-    let origin = Origin { from: Address { ip, qpn: done.src_qpn }, ce: ecn == 3 };
-    if let Received::Place(p) = engine.receive(&origin, payload) {
+    if let Received::Place(p) = engine.receive(origin, payload) {
         let segment = payload.get(Data::LEN..).unwrap_or_default();
         match p.to {
             Place::Receive { token, offset } => receives.write(token, offset, segment),
@@ -480,15 +506,39 @@ fn take<B: Buffer>(
     }
 }
 
-/// Source address and ECN field by the GRH area.
+/// Source address by an IP header, and whether it carries Congestion Experienced.
 #[inline]
-fn source(area: &[u8; GRH_LEN], family: Family) -> (IpAddr, u8) {
-    let at = |i: usize| area.get(i).copied().unwrap_or_default();
+fn source_of(ip: Ip<'_>) -> (IpAddr, bool) {
+    (ip.src(), ip.traffic_class() & 3 == 3)
+}
+
+/// The same by the GRH area, in whose end an IPv4 header stands.
+fn source(area: &[u8; GRH_LEN], family: Family) -> (IpAddr, bool) {
     match family {
-        Family::V4 => (Ipv4Addr::new(at(32), at(33), at(34), at(35)).into(), at(21) & 3),
-        Family::V6 => {
-            let ip = area.get(8..24).and_then(|b| b.first_chunk::<16>());
-            (ip.map_or(Ipv6Addr::UNSPECIFIED, |b| Ipv6Addr::from(*b)).into(), at(1) >> 4 & 3)
-        }
+        Family::V4 => match area.last_chunk::<20>() {
+            Some(header) => source_of(Ip::V4(header)),
+            None => (Ipv4Addr::UNSPECIFIED.into(), false),
+        },
+        Family::V6 => source_of(Ip::V6(area)),
+    }
+}
+
+#[cfg(test)]
+mod address_tests {
+    use super::*;
+    use std::net::Ipv6Addr;
+
+    #[test]
+    fn source_and_mark_by_both_headers() {
+        let mut area = [0u8; GRH_LEN];
+        area[20 + 1] = 3;
+        area[20 + 12..20 + 16].copy_from_slice(&[192, 0, 2, 9]);
+        assert_eq!(source(&area, Family::V4), ("192.0.2.9".parse().unwrap(), true));
+        area[20 + 1] = 2;
+        assert!(!source(&area, Family::V4).1);
+        let mut area = [0u8; GRH_LEN];
+        area[..2].copy_from_slice(&[0x60, 0x30]);
+        area[8..24].copy_from_slice(&Ipv6Addr::LOCALHOST.octets());
+        assert_eq!(source(&area, Family::V6), ("::1".parse().unwrap(), true));
     }
 }

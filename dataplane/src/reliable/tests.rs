@@ -5,6 +5,7 @@ use crate::io::memory::{MemoryConfig, MemoryPort};
 use crate::worker::{PortConfig, WorkerConfig};
 use roce_proto::transport::{DownReason, Limits, Status};
 use roce_proto::wire::shim::{Kind, Seq};
+use std::net::Ipv6Addr;
 
 type W = Worker<MemoryPort, Vec<u8>>;
 type R = Reliable<Vec<u8>>;

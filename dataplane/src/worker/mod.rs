@@ -41,6 +41,7 @@ use port::{Port, Way};
 use roce_proto::time::Instant;
 use roce_proto::types::Qpn;
 use roce_proto::wire::ethernet::MacAddr;
+use roce_proto::wire::frame::Ip;
 use roce_proto::wire::ud::{IpRoute, Route, Template};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -215,6 +216,18 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         give: impl FnMut(Completion<B>),
     ) -> Progress {
         self.round(now, &mut rx::Give { room, give })
+    }
+
+    /// The same round, in which the packets of one queue pair go to `take` as they lie in the port's buffers, without a receive being
+    /// posted: for services that place payloads themselves.
+    #[inline]
+    pub(crate) fn poll_packets(
+        &mut self,
+        now: Instant,
+        qp: QpKey,
+        take: impl FnMut(Qpn, Ip<'_>, &[u8]),
+    ) -> Progress {
+        self.round(now, &mut rx::Packets { qp, take })
     }
 
     #[inline(always)]

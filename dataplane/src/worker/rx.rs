@@ -191,6 +191,16 @@ pub(super) trait Sink<B> {
     fn wants(&self, cq: CqKey) -> bool;
     /// Gives it one; true posts the buffer as a receive again.
     fn take(&mut self, done: &mut Completion<B>) -> bool;
+
+    /// Whether it takes the packets of this queue pair as they lie in the port's buffers, without a receive.
+    #[inline(always)]
+    fn takes_packets(&self, _: QpKey) -> bool {
+        false
+    }
+
+    /// Gives it one of those: source queue pair, IP header, payload.
+    #[inline(always)]
+    fn packet(&mut self, _: Qpn, _: Ip<'_>, _: &[u8]) {}
 }
 
 /// Nobody: all are queued.
@@ -267,6 +277,34 @@ impl<B, F: FnMut(Completion<B>)> Sink<B> for Hand<F> {
     }
 }
 
+/// A function of the caller's, for the packets of one queue pair.
+pub(super) struct Packets<F> {
+    pub qp: QpKey,
+    pub take: F,
+}
+
+impl<B, F: FnMut(Qpn, Ip<'_>, &[u8])> Sink<B> for Packets<F> {
+    #[inline(always)]
+    fn wants(&self, _: CqKey) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn take(&mut self, _: &mut Completion<B>) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn takes_packets(&self, qp: QpKey) -> bool {
+        qp == self.qp
+    }
+
+    #[inline(always)]
+    fn packet(&mut self, src_qpn: Qpn, ip: Ip<'_>, payload: &[u8]) {
+        (self.take)(src_qpn, ip, payload);
+    }
+}
+
 /// What a completion says of a packet beside its bytes.
 #[derive(Clone, Copy, Debug)]
 struct About {
@@ -287,6 +325,11 @@ fn place<B: Buffer>(
     payload: &[u8],
     sink: &mut impl Sink<B>,
 ) -> Result<usize, LocalDrop> {
+    if sink.takes_packets(about.key) {
+        sink.packet(about.src_qpn, ip, payload);
+        qp.counters.received += 1;
+        return Ok(payload.len());
+    }
     let byte_len = GRH_LEN + payload.len();
     let direct = sink.wants(qp.recv_cq) && cq.may_be_passed();
     if !direct && !cq.has_room() && !qp.recv.is_empty() {

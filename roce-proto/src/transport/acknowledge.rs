@@ -8,6 +8,9 @@ use super::segments::{CHUNK, Segments};
 use crate::wire::shim::{Feedback, FeedbackHead, Kind, ShimError};
 use core::time::Duration;
 
+/// The longest delay of a peer's rounds that is waited for: some quanta of a busy scheduler.
+const MOST_DELAY: Duration = Duration::from_millis(100);
+
 impl Engine {
     /// A feedback of the peer.
     pub(super) fn on_feedback(&mut self, origin: &Origin, payload: &[u8]) -> Result<Received, ShimError> {
@@ -120,6 +123,7 @@ impl Engine {
         let now = self.now;
         let end = feedback.end();
         let (mut best, mut ce) = (None::<(Duration, Duration)>, 0);
+        let mut delay = Duration::ZERO;
         for report in feedback.paths() {
             if report.path >= paths {
                 continue;
@@ -131,16 +135,21 @@ impl Engine {
             }
             ce += u32::from(report.ce.wrapping_sub(tx.ce));
             tx.ce = report.ce;
+            delay = delay.max(report.delay.duration());
             let sample = report.time.age(now).saturating_sub(report.delay.duration());
             // An age of a whole turn of the clock is no round trip.
-            if sample < Duration::from_secs(4) && !sample.is_zero() {
+            if !report.late && sample < Duration::from_secs(4) && !sample.is_zero() {
                 tx.rtt.sample(sample);
                 let least = tx.rtt.least().unwrap_or(sample);
                 best = best.filter(|b| b.0 <= sample).or(Some((sample, least)));
             }
             self.judge_gap(slot, report.path, report.highest, end);
         }
-        if best.is_some() {
+        if feedback.paths().len() > 0 {
+            // The longest of late: it shrinks by a sixteenth with each feedback.
+            let tx = &mut self.sessions[slot].tx;
+            let delay = u32::try_from(delay.min(MOST_DELAY).as_nanos()).unwrap_or(u32::MAX);
+            tx.peer_delay = delay.max(tx.peer_delay - tx.peer_delay / 16);
             self.set_patience(slot);
         }
         (best, ce)

@@ -121,6 +121,7 @@ impl Engine {
                 control: Controller::new(self.config.congestion, self.config.segment),
                 at: Instant::MAX,
                 last: Instant::ZERO,
+                peer_delay: 0,
                 patience: 0,
                 expiries: 0,
                 gap_at: Instant::MAX,

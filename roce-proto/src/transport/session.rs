@@ -107,6 +107,8 @@ pub struct Tx {
     pub at: Instant,
     /// When something was sent last.
     pub last: Instant,
+    /// How long the peer's reports were under way from packet to feedback, at the worst of late: nanoseconds.
+    pub peer_delay: u32,
     /// What to wait for an acknowledgement before probing.
     pub patience: u32,
     /// Expiries since the last progress: the first probes.

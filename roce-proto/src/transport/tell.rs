@@ -115,10 +115,15 @@ impl Engine {
             if !core::mem::take(&mut rx.fresh) {
                 continue;
             }
-            let delay = now.saturating_since(rx.arrived)
-                + Duration::from_nanos(u64::from(core::mem::take(&mut rx.waited)));
-            let report =
-                PathReport { path, ce: rx.ce, highest: rx.highest, time: rx.time, delay: Ticks::span(delay) };
+            let delay = now.saturating_since(rx.arrived) + Duration::from_nanos(u64::from(rx.waited));
+            let report = PathReport {
+                path,
+                late: rx.waited > 0,
+                ce: rx.ce,
+                highest: rx.highest,
+                time: rx.time,
+                delay: Ticks::span(delay),
+            };
             buf.get_mut(at..at + PathReport::LEN)?.copy_from_slice(&report.to_bytes());
             at += PathReport::LEN;
             reports += 1;

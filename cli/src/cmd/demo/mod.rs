@@ -118,6 +118,7 @@ impl DemoArgs {
             host: Some(SERVER_IP.to_string()),
             ib_mtu: Some(self.ib_mtu),
             worker: self.worker,
+            service: crate::reliable::ServiceArgs::default(),
             wait: START_LIMIT,
             endpoint: EndpointArgs {
                 port: Some(port),

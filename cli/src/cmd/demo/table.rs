@@ -129,7 +129,16 @@ mod tests {
             rtt.record_n(8000, 10).unwrap();
             rtt
         });
-        TestResult { spec, server, client, rtt, unanswered: 3, interrupted: false, link_lost: 0 }
+        TestResult {
+            spec,
+            server,
+            client,
+            rtt,
+            unanswered: 3,
+            interrupted: false,
+            link_lost: 0,
+            reliable: None,
+        }
     }
 
     #[test]

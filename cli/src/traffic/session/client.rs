@@ -74,7 +74,16 @@ impl<D: Drive> Client<D> {
         let client = self.bench.report_of(&flow, drops_since(&before, &after), sent);
         self.bench.drop_qps()?;
         let link_lost = self.bench.port.lost() - lost;
-        Ok(TestResult { spec: spec.clone(), server, client, rtt, unanswered, interrupted, link_lost })
+        Ok(TestResult {
+            spec: spec.clone(),
+            server,
+            client,
+            rtt,
+            unanswered,
+            interrupted,
+            link_lost,
+            reliable: None,
+        })
     }
 
     /// Says goodbye; the server ends its session.

@@ -69,6 +69,8 @@ pub struct TestResult {
     pub interrupted: bool,
     /// Times that this side's link went down meanwhile.
     pub link_lost: u64,
+    /// What the reliable service did, if the test was over it.
+    pub reliable: Option<serde_json::Value>,
 }
 
 /// One end, between or in tests.

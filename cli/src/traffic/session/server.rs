@@ -199,6 +199,7 @@ impl<D: Drive> Bench<D> {
             unanswered: 0,
             interrupted: false,
             link_lost: self.port.lost() - lost,
+            reliable: None,
         })?;
         Ok(report)
     }

@@ -12,11 +12,12 @@ const BATCH: Duration = Duration::from_micros(50);
 
 impl Engine {
     /// Works out how long to wait for an acknowledgement before probing: what the round trip hardly exceeds, the peer's
-    /// feedback delay, and a gap between its rounds.
+    /// feedback delay or the gaps between its rounds of late, and the gap that is always possible.
     pub(in crate::transport) fn set_patience(&mut self, slot: u32) {
         let paths = self.sessions[slot].paths;
         let bound = (0..paths).map(|p| self.path(slot, p).tx.rtt.bound()).max().unwrap_or_default();
-        let wait = bound + self.feedback_delay(slot) + self.config.times.poll_gap;
+        let peer = Duration::from_nanos(u64::from(self.sessions[slot].tx.peer_delay));
+        let wait = bound + self.feedback_delay(slot).max(peer) + self.config.times.poll_gap;
         self.sessions[slot].tx.patience = u32::try_from(wait.as_nanos()).unwrap_or(u32::MAX);
     }
 

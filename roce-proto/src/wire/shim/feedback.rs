@@ -9,6 +9,7 @@ pub const MAX_WORDS: usize = 128;
 
 const CUT: u8 = 0x01;
 const TAG: u8 = 0x10;
+const LATE: u8 = 0x01;
 
 /// The fixed part of a feedback. See `docs/protocol.md`, 2.2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +64,8 @@ impl FeedbackHead {
 pub struct PathReport {
     /// The path.
     pub path: u8,
+    /// The packet may have waited for the receiver's round, and `delay` has all of that: no time to measure a round trip by.
+    pub late: bool,
     /// Its packets that carried Congestion Experienced, in all, modulo 2¹⁶.
     pub ce: u16,
     /// The highest path sequence that came.
@@ -81,6 +84,7 @@ impl PathReport {
     fn from_bytes(b: &[u8; 16]) -> PathReport {
         PathReport {
             path: b[0],
+            late: b[1] & LATE != 0,
             ce: be16(b, 2),
             highest: Seq(be32(b, 4)),
             time: Ticks(be32(b, 8)),
@@ -93,6 +97,7 @@ impl PathReport {
     pub fn to_bytes(&self) -> [u8; 16] {
         let mut b = [0; 16];
         b[0] = self.path;
+        b[1] = if self.late { LATE } else { 0 };
         b[2..4].copy_from_slice(&self.ce.to_be_bytes());
         b[4..8].copy_from_slice(&self.highest.0.to_be_bytes());
         b[8..12].copy_from_slice(&self.time.0.to_be_bytes());
@@ -195,7 +200,7 @@ mod tests {
         0x00, 0x00, 0x01, 0x00, // grant
         0x00, 0x00, 0x00, 0x03, // duplicates
         0x00, 0x00, 0x00, 0x04, // announced
-        0x06, 0x00, 0x00, 0x07, 0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0x23, 0x24, 0x00, 0x00, 0x00, 0x40,
+        0x06, 0x01, 0x00, 0x07, 0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0x23, 0x24, 0x00, 0x00, 0x00, 0x40,
         0xbf, 0xff, 0xff, 0xff, 0x00, 0x00, 0x00, 0x05,
     ];
 
@@ -217,6 +222,7 @@ mod tests {
         assert_eq!(head.to_bytes(), BYTES[..32]);
         let report = PathReport {
             path: 6,
+            late: true,
             ce: 7,
             highest: Seq(0x1112_1314),
             time: Ticks(0x2122_2324),
