@@ -313,7 +313,9 @@ pub(super) fn measure<I: PortIo>(
         let mut run = Run::new(end, spec, session, true)?;
         let whole = run.run(end, report)?;
         let (client, own) = run.report(end);
-        let (server, theirs) = run.result.take().unwrap_or_default();
+        let (mut server, theirs) = run.result.take().unwrap_or_default();
+        // Its result may have been written before it had sent all.
+        server.sent = run.expected.unwrap_or(server.sent);
         let unanswered = run.posted - run.sent;
         let mut result = TestResult {
             spec: spec.clone(),
@@ -415,8 +417,11 @@ pub(super) fn serve<I: PortIo>(
         end.say(session, &Message::Ready { refusal })?;
         if let Some(run) = &mut run {
             let whole = run.run(end, report)?;
-            let (server, own) = run.own.take().unwrap_or_else(|| run.report(end));
-            let (client, theirs) = run.result.take().unwrap_or_default();
+            let (mut server, own) = run.own.take().unwrap_or_else(|| run.report(end));
+            let (mut client, theirs) = run.result.take().unwrap_or_default();
+            // Results may have been written before all was sent.
+            server.sent = run.posted;
+            client.sent = run.expected.unwrap_or(client.sent);
             let mut result = TestResult {
                 spec,
                 server,

@@ -6,7 +6,7 @@ use roce_proto::transport::{
     Algorithm, Config, DownReason, Drop, Event, Limits, Operation, PostError, RecvRequest, SendRequest,
     Status,
 };
-use roce_proto::wire::shim::{Common, Data, Kind, Seq};
+use roce_proto::wire::shim::{Common, Data, Kind, MAX_CONTROL_LEN, Seq};
 use std::time::Duration;
 
 pub fn config() -> Config {
@@ -381,7 +381,12 @@ fn what_finds_the_pool_full_is_postponed_and_holds_nothing_else_up() {
     net.receive(1, 0, 2, 3_000_000);
     net.send(0, 1, 2, 3_000_000);
     net.run(SECOND, |net| net.completions(1, Operation::Recv, Status::Success) == 1);
-    for _ in 0..10 {
+    // Four lie in the pool, and of those that wait the first comes first.
+    for _ in 0..5 {
+        net.receive(1, 0, 1, 100);
+    }
+    net.run(SECOND, |net| net.completions(1, Operation::Recv, Status::Success) == 6);
+    for _ in 0..5 {
         net.receive(1, 0, 1, 100);
     }
     net.run(SECOND, |net| net.completions(1, Operation::Recv, Status::Success) == 11);
@@ -403,6 +408,49 @@ fn a_round_that_comes_late_sends_nothing_again() {
     net.run(SECOND, |net| net.completions(0, Operation::Send, Status::Success) == 1);
     let c = net.hosts[0].engine.counters();
     assert_eq!((c.held_up, c.retransmitted, c.rtos), (1, 0, 0), "{}", net.describe());
+}
+
+/// The same without an answer: a driver that was away gets some time to find one before a timer fires.
+#[test]
+fn a_late_round_lets_no_timer_fire_at_once() {
+    let mut net = pair();
+    let (key, _) = net.open(0, 1);
+    net.run(SECOND, |net| net.next_is_quiet());
+    net.dark = true;
+    net.send(0, 1, 1, 1_000);
+    let mut now = net.now;
+    let engine = &mut net.hosts[0].engine;
+    let mut buf = [0; MAX_CONTROL_LEN];
+    let mut round = |now: Instant| {
+        engine.begin(now, Duration::ZERO);
+        engine.turn();
+        let mut kinds = Vec::new();
+        while let Some(t) = engine.transmit(&mut buf) {
+            kinds.push(t.kind);
+        }
+        kinds
+    };
+    assert_eq!(round(now), [Kind::Data]);
+    now += Duration::from_millis(10);
+    assert_eq!(round(now), [], "its probe was due long ago, and so was the driver");
+    now += Duration::from_micros(60);
+    assert_eq!(round(now), [Kind::Probe]);
+    assert!(net.hosts[0].engine.is_open(key));
+}
+
+/// A feedback that has no room for all that arrived says so, and nothing is concluded about the rest.
+#[test]
+fn what_a_short_feedback_leaves_out_is_not_taken_for_lost() {
+    let c = Config { control: 128, congestion: Algorithm::Fixed(4 << 20), ..config() };
+    let mut net = Net::new(1, calm(), &[c, c]);
+    net.open(0, 1);
+    net.receive(1, 0, 1, 1_000_000);
+    net.send(0, 1, 1, 1_000_000);
+    // 20 words reach 640 segments beyond the hole.
+    net.filter = |bytes| Data::parse(bytes).map_or(true, |(data, _)| data.again || data.segment != 0);
+    net.run(SECOND, |net| net.completions(0, Operation::Send, Status::Success) == 1);
+    let c = net.hosts[0].engine.counters();
+    assert_eq!((c.retransmitted, c.spurious), (1, 0), "{}", net.describe());
 }
 
 #[test]
