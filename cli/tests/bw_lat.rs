@@ -453,7 +453,7 @@ fn reliable_messages_of_any_size_arrive_both_ways() {
         "bw --service reliable --json",
         "bw 10.0.0.1 --service reliable --json -b -n 40 -s 300000 --paths 2 --cc delay-ecn",
     );
-    for report in [&server, &client] {
+    for (report, own) in [(&server, "server"), (&client, "client")] {
         let result = &results(report)[0];
         for direction in ["client_to_server", "server_to_client"] {
             let there = &result[direction];
@@ -465,7 +465,7 @@ fn reliable_messages_of_any_size_arrive_both_ways() {
         let reliable = &result["reliable"];
         assert_eq!(reliable["messages"], 80);
         // 300,000 bytes are 75 segments of 4008 bytes; 40 messages and a few of the test's own.
-        let segments = number(&reliable["client"]["segments"]) - number(&reliable["client"]["retransmitted"]);
+        let segments = number(&reliable[own]["segments"]) - number(&reliable[own]["retransmitted"]);
         assert!((3_000.0..3_010.0).contains(&segments), "{reliable}");
         assert!(number(&reliable["control_share"]) < 0.5, "{reliable}");
     }
