@@ -4,15 +4,14 @@ use super::api::{Address, ConnectError, DownReason, Drop, Event, Origin, Receive
 use super::congestion::Controller;
 use super::engine::Engine;
 use super::path::Path;
-use super::segments::Chunks;
 use super::session::{Announcing, Queue, Rx, Sending, Session, SessionStats, State, Tx, due};
 use super::stateless;
 use super::table::List;
 use super::window::Window;
 use crate::time::Instant;
 use crate::wire::shim::{
-    Accept, Close, CloseReason, Cookie, CookieReply, Init, Kind, Offer, Refuse, RefuseReason, RejectReason,
-    Reset, Seq, ShimError, Ticks,
+    Accept, Close, CloseReason, Cookie, CookieReply, Init, Kind, Offer, Refuse, RefuseReason, Reset, Seq,
+    ShimError, Ticks,
 };
 use core::net::IpAddr;
 
@@ -97,52 +96,8 @@ impl Engine {
             channels: List::default(),
             sends: List::default(),
             receives: List::default(),
-            tx: Tx {
-                next: first,
-                una: first,
-                chunks: Chunks::default(),
-                requested: 0,
-                in_flight: 0,
-                in_flight_bytes: 0,
-                next_message: first,
-                active: List::default(),
-                active_count: 0,
-                ready: List::default(),
-                eager: List::default(),
-                begun: 0,
-                most_begun: 1,
-                burst: 0,
-                path: 0,
-                granted: first,
-                grant: Seq(0),
-                feedback: Seq(0),
-                duplicates: 0,
-                doubtful: 0,
-                control: Controller::new(self.config.congestion, self.config.segment),
-                at: Instant::MAX,
-                last: Instant::ZERO,
-                peer_delay: 0,
-                patience: 0,
-                expiries: 0,
-                gap_at: Instant::MAX,
-                wake_at: Instant::MAX,
-            },
-            rx: Rx {
-                window: Window::new(Seq(0)),
-                feedback: first,
-                unreported: 0,
-                long: 0,
-                at: Instant::MAX,
-                grant: Seq(0),
-                blocks: 0,
-                duplicates: 0,
-                announced: Seq(0),
-                incoming: List::default(),
-                incoming_count: 0,
-                partial: 0,
-                last: 0,
-                reject: (Seq(0), Seq(0), RejectReason::TooLong),
-            },
+            tx: Tx::new(first, Controller::new(self.config.congestion, self.config.segment)),
+            rx: Rx::new(first),
             announcing: Announcing {
                 dirty: List::default(),
                 outstanding: List::default(),

@@ -119,6 +119,42 @@ pub struct Tx {
     pub wake_at: Instant,
 }
 
+impl Tx {
+    /// Nothing was sent; counters begin at `first`.
+    pub fn new(first: Seq, control: Controller) -> Tx {
+        Tx {
+            next: first,
+            una: first,
+            chunks: Chunks::default(),
+            requested: 0,
+            in_flight: 0,
+            in_flight_bytes: 0,
+            next_message: first,
+            active: List::default(),
+            active_count: 0,
+            ready: List::default(),
+            eager: List::default(),
+            begun: 0,
+            most_begun: 1,
+            burst: 0,
+            path: 0,
+            granted: first,
+            grant: Seq(0),
+            feedback: Seq(0),
+            duplicates: 0,
+            doubtful: 0,
+            control,
+            at: Instant::MAX,
+            last: Instant::ZERO,
+            peer_delay: 0,
+            patience: 0,
+            expiries: 0,
+            gap_at: Instant::MAX,
+            wake_at: Instant::MAX,
+        }
+    }
+}
+
 /// The receiver's half.
 #[derive(Clone, Debug)]
 pub struct Rx {
@@ -150,6 +186,28 @@ pub struct Rx {
     pub last: u32,
     /// The message to be rejected, the segment that came of it, and why.
     pub reject: (Seq, Seq, RejectReason),
+}
+
+impl Rx {
+    /// Nothing has come; own counters begin at `first`.
+    pub fn new(first: Seq) -> Rx {
+        Rx {
+            window: Window::new(Seq(0)),
+            feedback: first,
+            unreported: 0,
+            long: 0,
+            at: Instant::MAX,
+            grant: Seq(0),
+            blocks: 0,
+            duplicates: 0,
+            announced: Seq(0),
+            incoming: List::default(),
+            incoming_count: 0,
+            partial: 0,
+            last: 0,
+            reject: (Seq(0), Seq(0), RejectReason::TooLong),
+        }
+    }
 }
 
 /// What a session's receives announce.
