@@ -7,6 +7,9 @@ use super::table::List;
 use crate::time::Instant;
 use crate::wire::shim::{Data, Seq};
 
+/// Receives of a channel, however short, after which they are announced: what is announced draws on no grant.
+const AHEAD: u32 = 64;
+
 /// Segments of a message: one even if it is empty.
 #[inline]
 pub(super) const fn segments_of(len: u64, segment: u32) -> u64 {
@@ -104,7 +107,8 @@ impl Engine {
         c.next_receive = ordinal.next();
         let s = &mut self.sessions[slot];
         self.receive_chain.push_back(&mut s.receives, at);
-        if request.capacity > u64::from(s.eager) || c.always {
+        let ahead = c.announce.until(c.next_receive) >= AHEAD;
+        if request.capacity > u64::from(s.eager) || c.always || ahead {
             c.announce = c.next_receive;
             if !c.listed {
                 c.listed = true;

@@ -454,6 +454,25 @@ fn what_a_short_feedback_leaves_out_is_not_taken_for_lost() {
 }
 
 #[test]
+fn short_messages_with_receives_posted_ahead_are_not_held_to_the_grant() {
+    let weather = Weather { delay: Duration::from_millis(1), ..Weather::default() };
+    let mut net = Net::new(1, weather, &[config(), config()]);
+    net.open(0, 1);
+    for _ in 0..1_000 {
+        net.receive(1, 0, 1, 100);
+    }
+    net.pass(Duration::from_millis(5));
+    for _ in 0..1_000 {
+        net.send(0, 1, 1, 100);
+    }
+    let from = net.now;
+    net.run(SECOND, |net| net.completions(1, Operation::Recv, Status::Success) == 1_000);
+    // With 64 for each round trip of 2 ms it would be 31 ms.
+    assert!(net.now - from < Duration::from_millis(5), "{:?}", net.now - from);
+    assert!(net.hosts[1].engine.counters().sent(Kind::Announce) < 20);
+}
+
+#[test]
 fn feedback_keeps_below_its_share() {
     for (size, share) in [(64 * 1_000, 0.05), (1_000_000, 0.05)] {
         let mut net = pair();

@@ -118,7 +118,7 @@ impl<'a> Announce<'a> {
         Ok(Announce { session: common.session, number: Seq(be32(b, 12)), entries })
     }
 
-    /// The head's bytes for so many entries, at most [`MAX_ENTRIES`].
+    /// The head's bytes for so many entries, at most [`MAX_ENTRIES`](super::MAX_ENTRIES).
     pub fn head_bytes(session: u64, number: Seq, count: u8) -> [u8; 16] {
         let common = Common { kind: Kind::Announce, flags: 0, path: 0, count, session };
         let mut b = [0; 16];
