@@ -22,6 +22,10 @@ cargo fmt --all --check
 step "lints"
 cargo clippy "${flags[@]}" "${quiet[@]}" --workspace --all-targets -- -D warnings
 
+# `spraywire inspect` alone is built where there is no DPDK.
+step "the build without DPDK"
+cargo clippy "${flags[@]}" "${quiet[@]}" -p spraywire --no-default-features --all-targets -- -D warnings
+
 step "documentation examples"
 cargo test "${flags[@]}" --quiet --workspace --doc
 

@@ -323,12 +323,6 @@ pub fn start_for(
     Ok(eal)
 }
 
-/// What ends a command whose port went away.
-pub fn port_gone() -> Error {
-    Error::failed("the port is gone: its interface was removed, or moved to another network namespace")
-        .hint("make the interface anew, then start again")
-}
-
 /// Opens the port; a memif client waits for its server.
 fn connect(
     eal: &Eal,

@@ -50,6 +50,12 @@ impl Error {
         Error { exit: Exit::Interrupted, message: "interrupted".to_owned(), hint: None }
     }
 
+    /// What ends a command whose port went away.
+    pub fn port_gone() -> Error {
+        Error::failed("the port is gone: its interface was removed, or moved to another network namespace")
+            .hint("make the interface anew, then start again")
+    }
+
     /// A failure to write a result. A closed standard output is no fault of anybody: it ends the command in silence.
     pub fn output(error: &std::io::Error) -> Error {
         match error.kind() {

@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod inspect;
 #[cfg(feature = "dpdk")]
 pub mod lanes;
+#[cfg(feature = "dpdk")]
 pub mod lat;
 #[cfg(feature = "dpdk")]
 pub mod measure;

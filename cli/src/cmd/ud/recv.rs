@@ -4,7 +4,7 @@ use super::pattern::{Mismatch, Pattern, messages};
 use super::{Time, UdWorker, counters_json, drops, link_line, text, with_worker};
 use crate::args::{EndpointArgs, OutputArgs};
 use crate::cmd::measure::ib_mtu;
-use crate::endpoint::{OpenConfig, Role, port_gone};
+use crate::endpoint::{OpenConfig, Role};
 use crate::error::{Error, Exit};
 use crate::report::hexdump::Hexdump;
 use crate::report::json::Stream;
@@ -155,7 +155,7 @@ pub(super) fn receive<I: PortIo>(
             take(worker, qp, args, completion, &mut tally, time, &mut out, &mut json)?;
         }
         if port.as_ref().is_some_and(|port| port.state() == PortState::Gone) {
-            gone = Some(port_gone());
+            gone = Some(Error::port_gone());
             break;
         }
         idle.after_round(busy);

@@ -5,7 +5,7 @@ use super::sizes::Sizes;
 use super::{Time, UdWorker, counters_json, link_line, text, with_worker};
 use crate::args::{EndpointArgs, OutputArgs};
 use crate::cmd::measure::ib_mtu;
-use crate::endpoint::{OpenConfig, Role, port_gone};
+use crate::endpoint::{OpenConfig, Role};
 use crate::error::{Error, Exit};
 use crate::report::Out;
 use crate::report::json::Document;
@@ -361,7 +361,7 @@ impl Sender {
                 busy = true;
             }
             if port.as_ref().is_some_and(|port| port.state() == PortState::Gone) {
-                return Err(port_gone());
+                return Err(Error::port_gone());
             }
             if busy || self.posted == self.sent {
                 last_progress = now;

@@ -4,7 +4,7 @@ mod forward;
 mod impair;
 
 use crate::args::{CoresArg, EalArg, Idle as IdleArg, OutputArgs};
-use crate::endpoint::{self, port_gone};
+use crate::endpoint;
 use crate::error::{Error, Exit};
 use crate::report::Out;
 use crate::report::json::Document;
@@ -206,7 +206,7 @@ fn forward<I: PortIo>(forwarder: &mut Forwarder<I>, args: &WanArgs, stop: &Stop)
         if now >= look_at {
             look_at = now + LOOK;
             if forwarder.ports().iter().any(|port| port.state() == PortState::Gone) {
-                return Err(port_gone());
+                return Err(Error::port_gone());
             }
         }
         if now >= tell_at {

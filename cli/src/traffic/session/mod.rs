@@ -146,7 +146,7 @@ impl<D: Drive> Bench<D> {
     /// An error if the port is gone for good.
     fn check_port(&self) -> Result<(), Error> {
         match self.port.state() {
-            PortState::Gone => Err(crate::endpoint::port_gone()),
+            PortState::Gone => Err(Error::port_gone()),
             PortState::Up | PortState::Down => Ok(()),
         }
     }
