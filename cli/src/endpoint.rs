@@ -15,7 +15,7 @@ use dataplane::io::dpdk::{DpdkPort, DpdkPortConfig, OpenError};
 use dataplane::open::{self, ConnectError, Plan, default_port};
 use dataplane::route::{self, PortAddr};
 use dataplane::worker::{PortConfig, Worker, WorkerConfig};
-use dpdk::{Eal, EalConfig, LogLevel, Rss};
+use dpdk::{Eal, EalConfig, EalError, LogLevel, Rss};
 use roce_proto::types::Mtu;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -318,9 +318,7 @@ pub fn start_for(
     check_cores(cores.as_deref().unwrap_or_default())?;
     let _opening = Opening::begin();
     let config = EalConfig { cores, extra, ..plan_config(plan, verbosity) };
-    let eal = Eal::init(&config).map_err(Error::usage)?;
-    tracing::info!("{} started with {}", Eal::version(), eal.args()[1..].join(" "));
-    Ok(eal)
+    init(&config).map_err(Error::usage)
 }
 
 /// Opens the port; a memif client waits for its server.
@@ -457,7 +455,11 @@ fn plan(args: &EndpointArgs, role: Role) -> Plan {
 }
 
 fn start(plan: &Plan, args: &EndpointArgs, verbosity: u8) -> Result<Eal, Error> {
-    let eal = Eal::init(&eal_config(plan, args, verbosity)).map_err(|e| refusal(e, args))?;
+    init(&eal_config(plan, args, verbosity)).map_err(|e| refusal(e, args))
+}
+
+fn init(config: &EalConfig) -> Result<Eal, EalError> {
+    let eal = Eal::init(config)?;
     tracing::info!("{} started with {}", Eal::version(), eal.args()[1..].join(" "));
     Ok(eal)
 }

@@ -10,6 +10,15 @@ use place::Place;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The two addresses, of the block set aside for documentation (RFC 5737).
+const IPS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+
+/// Whether the user's path has all of these programs.
+fn on_path(programs: &[&str]) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    programs.iter().all(|program| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
+
 /// For a process to start DPDK and meet its peer; generous, since a loaded machine takes its time.
 const START: Duration = Duration::from_secs(15);
 /// For a process to end after it has reported.

@@ -1,6 +1,6 @@
 //! A pair of Debian's perftest over our endpoints, by the preloaded verbs library.
 
-use super::{END, START, Setup};
+use super::{END, IPS, START, Setup, on_path};
 use crate::child::{Child, Failure, Stop};
 use crate::contest::Sample;
 use serde_json::json;
@@ -13,19 +13,12 @@ const BANDWIDTH: &str = "ib_send_bw";
 const LATENCY: &str = "ib_send_lat";
 const PIN: &str = "taskset";
 
-/// The two addresses, of the block set aside for documentation (RFC 5737).
-const IPS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
-
 /// The library's file, beside the command.
 const LIBRARY: &str = "libspraywire_verbs.so";
 
 /// What keeps this figure from being measured, if anything does.
 pub fn obstacle(setup: &Setup) -> Option<String> {
-    let found = |program: &str| {
-        std::env::var_os("PATH")
-            .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
-    };
-    if ![BANDWIDTH, LATENCY, PIN].iter().all(|program| found(program)) {
+    if !on_path(&[BANDWIDTH, LATENCY, PIN]) {
         return Some("the figures of verbs programs need perftest and taskset (Debian's packages: perftest, util-linux)".into());
     }
     let library = setup.spraywire.with_file_name(LIBRARY);

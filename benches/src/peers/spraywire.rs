@@ -1,6 +1,6 @@
 //! Pairs of `spraywire` endpoints, with the worker polled inline or in a thread of its own.
 
-use super::{END, START, Setup};
+use super::{END, IPS, START, Setup};
 use crate::child::{Child, Failure, Stop};
 use crate::contest::Sample;
 use serde_json::{Value, json};
@@ -18,9 +18,6 @@ pub enum Worker {
     /// those of the other side.
     Two,
 }
-
-/// The two addresses, of the block set aside for documentation (RFC 5737).
-const IPS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 
 /// What the server says when its port is there.
 const WAITING: &str = "waiting for a client";

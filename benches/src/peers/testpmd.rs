@@ -1,7 +1,7 @@
 //! A pair of DPDK's own testpmd: the driver alone, without payload copies and without a CRC.
 
 use super::place::{Driver, Place};
-use super::{END, START, Setup};
+use super::{END, START, Setup, on_path};
 use crate::bare::frame_len;
 use crate::child::{Child, Failure, Stop};
 use crate::contest::Sample;
@@ -21,11 +21,7 @@ const FORWARDING: &str = "Logical Core";
 
 /// Whether it is installed.
 pub fn installed() -> bool {
-    let found = |program: &str| {
-        std::env::var_os("PATH")
-            .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
-    };
-    found(PROGRAM) && found(LINES)
+    on_path(&[PROGRAM, LINES])
 }
 
 /// One side. Its first lcore only waits for commands and may run anywhere; the second forwards.

@@ -28,6 +28,7 @@ mod cq;
 mod cq_ex;
 mod device;
 mod engine;
+mod list;
 mod memory;
 mod qp;
 mod query;

@@ -1,6 +1,7 @@
 //! Posting receives.
 
 use crate::engine::Engine;
+use crate::list::post_list;
 use crate::memory::{AppBuf, Piece};
 use crate::qp::Qp;
 use crate::say::refuse;
@@ -91,26 +92,6 @@ pub unsafe extern "C" fn post_recv(
     wr: *mut sys::ibv_recv_wr,
     bad_wr: *mut *mut sys::ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: one of ours, by the contract of the verbs.
-    let queue = unsafe { Qp::of(qp) };
-    let fail = |at, errno| {
-        if !bad_wr.is_null() {
-            // SAFETY: the caller's own place.
-            unsafe { bad_wr.write(at) };
-        }
-        errno
-    };
-    let mut engine = match queue.device().lock() {
-        Ok(engine) => engine,
-        Err(errno) => return fail(wr, errno),
-    };
-    let mut at = wr;
-    // SAFETY: a list of work requests, by the contract of the verbs.
-    while let Some(one) = unsafe { at.as_ref() } {
-        if let Err(errno) = post(&mut engine, queue, one) {
-            return fail(at, errno);
-        }
-        at = one.next;
-    }
-    0
+    // SAFETY: a queue pair of ours and a list of work requests, by the contract of the verbs.
+    unsafe { post_list(qp, wr, bad_wr, |one| one.next, post) }
 }

@@ -6,6 +6,7 @@
 
 use crate::ah::Ah;
 use crate::engine::Engine;
+use crate::list::post_list;
 use crate::memory::Piece;
 use crate::qp::Qp;
 use crate::say::refuse;
@@ -245,50 +246,38 @@ pub unsafe extern "C" fn post_send(
     wr: *mut sys::ibv_send_wr,
     bad_wr: *mut *mut sys::ibv_send_wr,
 ) -> c_int {
-    // SAFETY: one of ours, by the contract of the verbs.
-    let queue = unsafe { Qp::of(qp) };
-    let fail = |at, errno| {
-        if !bad_wr.is_null() {
-            // SAFETY: the caller's own place.
-            unsafe { bad_wr.write(at) };
-        }
-        errno
-    };
-    let mut engine = match queue.device().lock() {
-        Ok(engine) => engine,
-        Err(errno) => return fail(wr, errno),
-    };
-    let mut at = wr;
-    // SAFETY: a list of work requests, by the contract of the verbs.
-    while let Some(one) = unsafe { at.as_ref() } {
-        // SAFETY: which alternatives of the unions hold is for the opcode to say, of which only sends are looked at; the list
-        // has as many elements as the request says.
-        let request = unsafe {
-            let imm = match one.opcode {
-                sys::IBV_WR_SEND => None,
-                sys::IBV_WR_SEND_WITH_IMM => Some(one.__bindgen_anon_1.imm_data),
-                other => {
-                    let why = format_args!("a UD queue pair has sends only, no operation {other}");
-                    return fail(at, refuse(libc::EINVAL, why));
-                }
-            };
-            let count = usize::try_from(one.num_sge).unwrap_or(0);
-            let sges = if count == 0 { &[] } else { std::slice::from_raw_parts(one.sg_list, count) };
-            let ud = &one.wr.ud;
-            Request {
-                wr_id: one.wr_id,
-                flags: one.send_flags,
-                imm,
-                ah: ud.ah,
-                qpn: ud.remote_qpn,
-                qkey: ud.remote_qkey,
-                sges,
-            }
-        };
-        if let Err(errno) = post(&mut engine, queue, &request) {
-            return fail(at, errno);
-        }
-        at = one.next;
+    // SAFETY: a queue pair of ours and a list of work requests, by the contract of the verbs.
+    unsafe {
+        post_list(qp, wr, bad_wr, |one| one.next, |engine, queue, one| post(engine, queue, &request(one)?))
     }
-    0
+}
+
+/// What a work request of the list asks for.
+///
+/// # Safety
+/// Its unions hold what its opcode says, and its list of pieces has as many as it says, for as long as it is there.
+unsafe fn request(one: &sys::ibv_send_wr) -> Result<Request<'_>, c_int> {
+    let imm = match one.opcode {
+        sys::IBV_WR_SEND => None,
+        // SAFETY: by this function's contract.
+        sys::IBV_WR_SEND_WITH_IMM => Some(unsafe { one.__bindgen_anon_1.imm_data }),
+        other => {
+            let why = format_args!("a UD queue pair has sends only, no operation {other}");
+            return Err(refuse(libc::EINVAL, why));
+        }
+    };
+    let count = usize::try_from(one.num_sge).unwrap_or(0);
+    // SAFETY: by this function's contract.
+    let sges = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(one.sg_list, count) } };
+    // SAFETY: by this function's contract: only sends of UD come here.
+    let ud = unsafe { &one.wr.ud };
+    Ok(Request {
+        wr_id: one.wr_id,
+        flags: one.send_flags,
+        imm,
+        ah: ud.ah,
+        qpn: ud.remote_qpn,
+        qkey: ud.remote_qkey,
+        sges,
+    })
 }

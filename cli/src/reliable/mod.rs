@@ -18,15 +18,13 @@ use dataplane::reliable::{Reliable, ReliableConfig, fresh_secret};
 use dataplane::worker::WorkerConfig;
 use end::End;
 use roce_proto::transport::{Address, Algorithm, Limits};
-use roce_proto::types::{QKey, Qpn};
+use roce_proto::types::Qpn;
 use roce_proto::wire::shim::Kind;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The server's queue pair: one above that of tests over raw UD.
 const SERVER_QPN: u32 = crate::rendezvous::CONTROL_QPN + 1;
-/// The Q_Key of both sides.
-const QKEY: QKey = QKey(0x1111_1111);
 /// Version of the messages below.
 const VERSION: u16 = 1;
 
@@ -189,7 +187,6 @@ pub fn run(
     let secret =
         fresh_secret().map_err(|e| Error::failed(format_args!("the system gives no random numbers: {e}")))?;
     let mut config = ReliableConfig::new(seed, secret);
-    config.qkey = QKEY;
     config.qpn = args.host.is_none().then(|| Qpn::new(SERVER_QPN)).flatten();
     config.engine.listen = args.host.is_none();
     config.engine.paths = args.service.paths;

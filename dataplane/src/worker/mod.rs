@@ -203,7 +203,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         room: usize,
         give: impl FnMut(Completion<B>),
     ) -> Progress {
-        self.round(now, &mut rx::Hand { cq, room, give })
+        self.round(now, &mut rx::Give { cq: Some(cq), room, give })
     }
 
     /// The same round, with up to `room` receive completions of any queue given to `give` instead of being queued, as far as
@@ -215,7 +215,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         room: usize,
         give: impl FnMut(Completion<B>),
     ) -> Progress {
-        self.round(now, &mut rx::Give { room, give })
+        self.round(now, &mut rx::Give { cq: None, room, give })
     }
 
     /// The same round, in which the packets of one queue pair go to `take` as they lie in the port's buffers, without a receive being

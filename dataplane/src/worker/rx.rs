@@ -238,41 +238,22 @@ impl<B, F: FnMut(&mut Completion<B>) -> bool> Sink<B> for Into<F> {
 
 /// A function of the caller's that keeps every completion, for so many of them.
 pub(super) struct Give<F> {
+    /// Of this queue only, if of one.
+    pub cq: Option<CqKey>,
     pub room: usize,
     pub give: F,
 }
 
 impl<B, F: FnMut(Completion<B>)> Sink<B> for Give<F> {
     #[inline(always)]
-    fn wants(&self, _: CqKey) -> bool {
-        self.room > 0
+    fn wants(&self, cq: CqKey) -> bool {
+        self.room > 0 && self.cq.is_none_or(|only| only == cq)
     }
 
     #[inline(always)]
     fn take(&mut self, done: &mut Completion<B>) -> bool {
         self.room -= 1;
         (self.give)(done.take());
-        false
-    }
-}
-
-/// The same for those of one queue.
-pub(super) struct Hand<F> {
-    pub cq: CqKey,
-    pub room: usize,
-    pub give: F,
-}
-
-impl<B, F: FnMut(Completion<B>)> Sink<B> for Hand<F> {
-    #[inline(always)]
-    fn wants(&self, cq: CqKey) -> bool {
-        self.room > 0 && cq == self.cq
-    }
-
-    #[inline(always)]
-    fn take(&mut self, done: &mut Completion<B>) -> bool {
-        self.room -= 1;
-        (self.give)(Completion { buf: done.buf.take(), ..*done });
         false
     }
 }
