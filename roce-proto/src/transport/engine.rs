@@ -366,7 +366,7 @@ impl Engine {
             s.in_due = true;
             self.due_chain.push_back(&mut self.due, slot);
         }
-        if what == due::FEEDBACK {
+        if what & due::FEEDBACK != 0 {
             s.rx.at = Instant::MAX;
         }
     }

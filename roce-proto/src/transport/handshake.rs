@@ -430,7 +430,10 @@ impl Engine {
             }
             Queue::Ready => &mut self.sessions[session].tx.ready,
             Queue::Eager => &mut self.sessions[session].tx.eager,
-            Queue::Waiting => &mut self.channels[channel].waiting,
+            Queue::Waiting => {
+                self.sessions[session].tx.waiting -= 1;
+                &mut self.channels[channel].waiting
+            }
         };
         self.queue_chain.remove(list, send);
         self.sends[send].queue = Queue::None;

@@ -2,7 +2,7 @@
 
 use super::api::{Operation, PostError, RecvRequest, SendRequest, SessionKey, Status};
 use super::engine::Engine;
-use super::session::{Channel, Fate, Queue, Receiving, Sending, State, due};
+use super::session::{Channel, Fate, Queue, Receiving, Sending, State};
 use super::table::List;
 use crate::time::Instant;
 use crate::wire::shim::{Data, Seq};
@@ -76,7 +76,10 @@ impl Engine {
             Queue::Waiting | Queue::None | Queue::Active => &mut c.waiting,
         };
         self.queue_chain.push_back(list, at);
-        if queue != Queue::Waiting {
+        if queue == Queue::Waiting {
+            self.sessions[slot].tx.waiting += 1;
+            self.ask_later(slot);
+        } else {
             self.wake(slot);
         }
         Ok(())
@@ -105,21 +108,21 @@ impl Engine {
         let at = self.receives.insert(receive).ok_or(PostError::Full(self.config.limits.receives))?;
         let c = &mut self.channels[channel];
         c.next_receive = ordinal.next();
+        let always = c.always;
+        let ahead = c.announce.until(c.next_receive) >= AHEAD;
         let s = &mut self.sessions[slot];
         self.receive_chain.push_back(&mut s.receives, at);
-        let ahead = c.announce.until(c.next_receive) >= AHEAD;
-        if request.capacity > u64::from(s.eager) || c.always || ahead {
-            c.announce = c.next_receive;
-            if !c.listed {
-                c.listed = true;
-                self.announce_chain.push_back(&mut s.announcing.dirty, channel);
-            }
-            if s.announcing.outstanding.is_empty() {
-                self.owe(slot, due::ANNOUNCE);
-            }
-        }
+        // What the peer may send unannounced: no more than we let it, nor than it lets itself.
+        let eager = u64::from(s.eager).min(u64::from(self.config.allowance) * u64::from(s.segment));
+        let holds = s.rx.blocks > 0;
         let hash = self.hash_match(slot, request.communicator, request.tag, ordinal);
-        match self.find_unexpected(hash, slot, request.communicator, request.tag, ordinal) {
+        let unexpected = self.find_unexpected(hash, slot, request.communicator, request.tag, ordinal);
+        // While other messages hold the grant, this one may wait for it at the peer.
+        let held = unexpected.is_none() && holds;
+        if request.capacity > eager || always || ahead || held {
+            self.announce_through(slot, channel);
+        }
+        match unexpected {
             Some(message) => self.bind(message, at, hash),
             None => self.by_match.insert(hash, at),
         }

@@ -37,6 +37,8 @@ pub mod due {
     pub const FEEDBACK: u8 = 32;
     /// The CLOSE of a session that is over.
     pub const CLOSE: u8 = 64;
+    /// Announcements of all receives that are posted: not a packet, but what makes some.
+    pub const TELL: u8 = 128;
 }
 
 /// Figures of a session since it began.
@@ -117,6 +119,14 @@ pub struct Tx {
     pub gap_at: Instant,
     /// When to look again for a chunk.
     pub wake_at: Instant,
+    /// Messages that wait for their receive to be announced.
+    pub waiting: u32,
+    /// When to ask for announcements, if some still wait then.
+    pub ask_at: Instant,
+    /// How often the peer was asked since it last told.
+    pub asks: u8,
+    /// The next probe asks.
+    pub asking: bool,
 }
 
 impl Tx {
@@ -151,6 +161,10 @@ impl Tx {
             expiries: 0,
             gap_at: Instant::MAX,
             wake_at: Instant::MAX,
+            waiting: 0,
+            ask_at: Instant::MAX,
+            asks: 0,
+            asking: false,
         }
     }
 }

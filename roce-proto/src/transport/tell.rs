@@ -12,6 +12,9 @@ use crate::wire::shim::{
 };
 use core::time::Duration;
 
+/// How long a message waits for its receive before the peer is asked, at first.
+const ASK: Duration = Duration::from_millis(10);
+
 impl Engine {
     /// A feedback is due, at the latest after the delay that saves packets.
     #[inline]
@@ -56,7 +59,11 @@ impl Engine {
                     let close = Close { session: s.remote, reason: s.goodbye };
                     write(buf, Kind::Close, &close.to_bytes())
                 }
-                _ => self.write_feedback(slot, buf),
+                due::FEEDBACK => self.write_feedback(slot, buf),
+                _ => {
+                    self.tell_all(slot);
+                    None
+                }
             };
             let s = &mut self.sessions[slot];
             if what != due::PROBE || s.probe == 0 {
@@ -93,11 +100,12 @@ impl Engine {
             return None;
         }
         s.probe &= s.probe - 1;
-        let (session, seq) = (s.remote, s.tx.next);
+        let (session, seq, asks) = (s.remote, s.tx.next, s.tx.asking);
+        s.tx.asking &= s.probe != 0;
         let tx = &mut self.path_mut(slot, path).tx;
         let path_seq = tx.next;
         tx.next = path_seq.next();
-        let probe = Probe { session, path, path_seq, seq, time: Ticks::of(now) };
+        let probe = Probe { session, path, path_seq, seq, time: Ticks::of(now), asks };
         write(buf, Kind::Probe, &probe.to_bytes()).map(|(kind, len, _)| (kind, len, path))
     }
 
@@ -148,6 +156,32 @@ impl Engine {
         s.rx.unreported = 0;
         s.rx.at = Instant::MAX;
         Some((Kind::Feedback, at + 4 * words, s.tx.path))
+    }
+
+    /// The peer has messages that wait: every receive that is posted is to be announced, however short.
+    fn tell_all(&mut self, slot: u32) {
+        let mut next = self.sessions[slot].channels.head();
+        while let Some(channel) = next {
+            next = self.channel_chain.next(channel);
+            self.announce_through(slot, channel);
+        }
+    }
+
+    /// The receives of a channel are to be announced, all that are posted.
+    pub(super) fn announce_through(&mut self, slot: u32, channel: u32) {
+        let c = &mut self.channels[channel];
+        if c.announce == c.next_receive {
+            return;
+        }
+        c.announce = c.next_receive;
+        let s = &mut self.sessions[slot];
+        if !c.listed {
+            c.listed = true;
+            self.announce_chain.push_back(&mut s.announcing.dirty, channel);
+        }
+        if s.announcing.outstanding.is_empty() {
+            self.owe(slot, due::ANNOUNCE);
+        }
     }
 
     /// Announces what is dirty; if the last announcement is not acknowledged, that again.
@@ -240,6 +274,7 @@ impl Engine {
             };
             self.posted_through(channel, entry.through);
         }
+        self.pass_the_blocked(slot);
         self.sessions[slot].rx.announced = announce.number;
         self.owe(slot, due::FEEDBACK);
         self.wake(slot);
@@ -259,8 +294,65 @@ impl Engine {
             }
             self.queue_chain.remove(&mut c.waiting, send);
             self.sends[send].queue = Queue::Ready;
-            self.queue_chain.push_back(&mut self.sessions[c.session].tx.ready, send);
+            let tx = &mut self.sessions[c.session].tx;
+            tx.waiting -= 1;
+            tx.asks = 0;
+            self.queue_chain.push_back(&mut tx.ready, send);
         }
+    }
+
+    /// Messages of which the first waits for the grant: those behind it whose receives are posted pass it. Else an application that
+    /// receives in another order than its peer sends would wait for ever.
+    fn pass_the_blocked(&mut self, slot: u32) {
+        let tx = &self.sessions[slot].tx;
+        let Some(first) = tx.eager.head() else { return };
+        if self.is_announced(first) || tx.granted.until(tx.grant) >= self.sends[first].segments {
+            return;
+        }
+        let mut next = self.queue_chain.next(first);
+        while let Some(send) = next {
+            next = self.queue_chain.next(send);
+            if self.is_announced(send) {
+                let tx = &mut self.sessions[slot].tx;
+                self.queue_chain.remove(&mut tx.eager, send);
+                self.sends[send].queue = Queue::Ready;
+                self.queue_chain.push_back(&mut tx.ready, send);
+            }
+        }
+    }
+
+    /// Whether a send's receive is known to be posted.
+    #[inline]
+    pub(super) fn is_announced(&self, send: u32) -> bool {
+        let send = &self.sends[send];
+        send.ordinal.before(self.channels[send.channel].through)
+    }
+
+    /// A message waits for its receive: if that is long in coming, the peer is asked for it.
+    pub(super) fn ask_later(&mut self, slot: u32) {
+        let tx = &mut self.sessions[slot].tx;
+        if tx.ask_at != Instant::MAX {
+            return;
+        }
+        let wait = (ASK * (1 << tx.asks.min(10))).min(self.config.times.max_rto);
+        tx.ask_at = self.clock + wait;
+        let at = tx.ask_at;
+        self.arm(slot, at);
+    }
+
+    /// Messages have waited for their receives for a while.
+    pub(super) fn ask(&mut self, slot: u32) {
+        let s = &mut self.sessions[slot];
+        s.tx.ask_at = Instant::MAX;
+        if s.tx.waiting == 0 && s.tx.eager.is_empty() {
+            s.tx.asks = 0;
+            return;
+        }
+        s.tx.asks = s.tx.asks.saturating_add(1);
+        s.tx.asking = true;
+        s.probe |= 1 << s.tx.path;
+        self.owe(slot, due::PROBE);
+        self.ask_later(slot);
     }
 
     /// An announcement was not acknowledged in time, or more is to be announced.

@@ -63,6 +63,9 @@ impl Engine {
                     self.ready_chain.remove(&mut self.ready, slot);
                     if let Blocked::Waits = blocked {
                         self.watch_grant(slot);
+                        if !self.sessions[slot].tx.eager.is_empty() {
+                            self.ask_later(slot);
+                        }
                     }
                 }
             }
@@ -266,6 +269,9 @@ impl Engine {
             self.sessions[slot].tx.wake_at = Instant::MAX;
             self.wake(slot);
         }
+        if self.sessions[slot].tx.ask_at <= clock {
+            self.ask(slot);
+        }
         if self.sessions[slot].alive_at <= clock {
             self.stay_alive(slot);
         }
@@ -273,7 +279,8 @@ impl Engine {
         if s.state == Stands::Down {
             return;
         }
-        let at = s.rx.at.min(s.tx.gap_at).min(s.tx.at).min(s.announcing.at).min(s.tx.wake_at).min(s.alive_at);
+        let tx = s.tx.gap_at.min(s.tx.at).min(s.tx.wake_at).min(s.tx.ask_at);
+        let at = s.rx.at.min(tx).min(s.announcing.at).min(s.alive_at);
         self.arm(slot, at);
     }
 }

@@ -13,11 +13,11 @@ pub fn config() -> Config {
     Config { limits: Limits::SMALL, segment: 1_000, first: Seq(u32::MAX - 20), ..Config::default() }
 }
 
-fn calm() -> Weather {
+pub fn calm() -> Weather {
     Weather { delay: Duration::from_micros(10), ..Weather::default() }
 }
 
-fn pair() -> Net {
+pub fn pair() -> Net {
     Net::new(1, calm(), &[config(), config()])
 }
 

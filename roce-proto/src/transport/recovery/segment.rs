@@ -110,6 +110,7 @@ impl Engine {
             self.wake(slot);
         } else {
             send.queue = Queue::Waiting;
+            tx.waiting += 1;
             let ordinal = send.ordinal;
             // In order, as announcements take them from the front.
             let mut after = None;
@@ -124,6 +125,7 @@ impl Engine {
                 Some(after) => self.queue_chain.insert_after(&mut c.waiting, after, at),
                 None => self.queue_chain.push_front(&mut c.waiting, at),
             }
+            self.ask_later(slot);
         }
     }
 

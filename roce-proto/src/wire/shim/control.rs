@@ -24,7 +24,12 @@ pub struct Probe {
     pub seq: Seq,
     /// The sender's clock.
     pub time: Ticks,
+    /// The sender has messages that wait for their receives: all that are posted are to be announced.
+    pub asks: bool,
 }
+
+/// The flag of a probe that asks for announcements.
+const ASKS: u8 = 0x01;
 
 impl Probe {
     /// Bytes on the wire.
@@ -43,12 +48,14 @@ impl Probe {
             path_seq: Seq(be32(b, 12)),
             seq: Seq(be32(b, 16)),
             time: Ticks(be32(b, 20)),
+            asks: common.flags & ASKS != 0,
         })
     }
 
     /// Its bytes.
     pub fn to_bytes(&self) -> [u8; 24] {
-        let common = Common { kind: Kind::Probe, flags: 0, path: self.path, count: 0, session: self.session };
+        let flags = if self.asks { ASKS } else { 0 };
+        let common = Common { kind: Kind::Probe, flags, path: self.path, count: 0, session: self.session };
         let mut b = [0; 24];
         b[..12].copy_from_slice(&common.to_bytes());
         b[12..16].copy_from_slice(&self.path_seq.0.to_be_bytes());
@@ -336,10 +343,13 @@ mod tests {
 
     #[test]
     fn known_bytes() {
-        let probe = Probe { session: ID, path: 9, path_seq: Seq(1), seq: Seq(0xffff_fffe), time: Ticks(2) };
-        let bytes = packet([0x12, 0, 9, 0], &[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xfe, 0, 0, 0, 2]);
-        assert_eq!(Probe::parse(&bytes), Ok(probe));
-        assert_eq!(probe.to_bytes()[..], bytes);
+        let seq = Seq(0xffff_fffe);
+        for (asks, flags) in [(false, 0), (true, 1)] {
+            let probe = Probe { session: ID, path: 9, path_seq: Seq(1), seq, time: Ticks(2), asks };
+            let bytes = packet([0x12, flags, 9, 0], &[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xfe, 0, 0, 0, 2]);
+            assert_eq!(Probe::parse(&bytes), Ok(probe));
+            assert_eq!(probe.to_bytes()[..], bytes);
+        }
 
         let entry = AnnounceEntry { communicator: 1, tag: 2, through: Seq(3) };
         let body = [0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3];
