@@ -111,7 +111,7 @@ proptest! {
         prop_assert_eq!(Init::parse(&init.to_bytes()), Ok(init));
         let reply = CookieReply { session, cookie: Cookie(cookie), time };
         prop_assert_eq!(CookieReply::parse(&reply.to_bytes()), Ok(reply));
-        let accept = Accept { session, offer };
+        let accept = Accept { session, offer, clock: time };
         prop_assert_eq!(Accept::parse(&accept.to_bytes()), Ok(accept));
         for why in [RefuseReason::Version, RefuseReason::Full, RefuseReason::NotListening, RefuseReason::Sizes] {
             let refuse = Refuse { session, reason: why, time };

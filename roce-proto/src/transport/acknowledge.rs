@@ -136,9 +136,18 @@ impl Engine {
             ce += u32::from(report.ce.wrapping_sub(tx.ce));
             tx.ce = report.ce;
             delay = delay.max(report.delay.duration());
-            let sample = report.time.age(now).saturating_sub(report.delay.duration());
+            let age = report.time.age(now);
+            let sample = age.saturating_sub(report.delay.duration());
+            // Where the packet may have waited, the round trip is between the two: enough to see that it is longer, or shorter, than
+            // was thought. Without that, the time-outs to a slow poller would not follow a queue that fills.
+            let sample = match tx.rtt.smoothed() {
+                _ if !report.late => Some(sample),
+                Some(known) if sample > known => Some(sample),
+                Some(known) if age >= known => None,
+                _ => Some(age),
+            };
             // An age of a whole turn of the clock is no round trip.
-            if !report.late && sample < Duration::from_secs(4) && !sample.is_zero() {
+            if let Some(sample) = sample.filter(|s| *s < Duration::from_secs(4) && !s.is_zero()) {
                 tx.rtt.sample(sample);
                 let least = tx.rtt.least().unwrap_or(sample);
                 best = best.filter(|b| b.0 <= sample).or(Some((sample, least)));

@@ -91,7 +91,8 @@ impl Engine {
             alive_at: Instant::MAX,
             wheel_at: Instant::MAX,
             inits: 0,
-            init_time: Ticks(0),
+            opened: Instant::MAX,
+            began: Ticks(0),
             channel_count: 0,
             channels: List::default(),
             sends: List::default(),
@@ -114,11 +115,16 @@ impl Engine {
             // Within the capacity that was reserved.
             self.paths.resize(from + paths, Path::default());
         }
-        self.begun += 1;
-        let id = u64::from(slot) << 40 | stateless::unguessable(&self.config.secret, self.begun);
-        self.sessions[slot].id = id;
+        self.name(slot);
         self.by_address.insert(self.hash_address(&peer), slot);
         Some(slot)
+    }
+
+    /// Gives a session an id that no other has had.
+    fn name(&mut self, slot: u32) {
+        self.begun += 1;
+        self.sessions[slot].id =
+            u64::from(slot) << 40 | stateless::unguessable(&self.config.secret, self.begun);
     }
 
     fn send_init(&mut self, slot: u32) {
@@ -153,7 +159,7 @@ impl Engine {
             window: self.config.limits.window,
             grant: self.config.allowance,
             eager: self.config.eager,
-            time: if s.accepted { s.init_time } else { Ticks::of(self.now) },
+            time: if s.accepted { s.began } else { Ticks::of(self.now) },
             paths: s.paths,
             codecs: 0,
             messages: self.config.limits.session_incoming as u16,
@@ -203,6 +209,8 @@ impl Engine {
                 if s.id > offer.id {
                     return Ok(Received::Taken(Kind::Init));
                 }
+                // Our INIT may still be under way, and must not begin another session with this id.
+                self.name(slot);
                 slot
             }
             Some((slot, s)) if s.remote == offer.id && s.epoch == offer.epoch => {
@@ -211,6 +219,9 @@ impl Engine {
                     self.owe(slot, due::ACCEPT);
                 }
                 return Ok(Received::Taken(Kind::Init));
+            }
+            Some((_, s)) if s.epoch == offer.epoch && self.is_late(s, &offer) => {
+                return Ok(Received::Dropped(Drop::Stale));
             }
             other => {
                 if let Some((old, _)) = other {
@@ -225,10 +236,17 @@ impl Engine {
         let began_here = existing == Some(slot);
         let s = &mut self.sessions[slot];
         s.accepted = true;
-        s.init_time = offer.time;
+        s.began = offer.time;
         self.open(slot, &offer, !began_here);
         self.owe(slot, due::ACCEPT);
         Ok(Received::Taken(Kind::Init))
+    }
+
+    /// Whether an INIT was sent before the session that its sender has with us by now. An INIT is no older than its cookie, so only
+    /// a young session is in question, and clocks that wrap can be compared.
+    fn is_late(&self, s: &Session, offer: &Offer) -> bool {
+        let young = self.clock.saturating_since(s.opened) <= stateless::COOKIE_LIFE;
+        young && !Seq(s.began.0).before(Seq(offer.time.0))
     }
 
     /// The peer asks to prove the source address.
@@ -254,7 +272,11 @@ impl Engine {
         let accept = Accept::parse(payload)?;
         let slot = match self.lookup(accept.session, origin) {
             Ok(slot) => slot,
-            Err(drop) => return Ok(Received::Dropped(drop)),
+            Err(drop) => {
+                // It began a session by an INIT that was long under way.
+                self.answer_stranger(origin, accept.session, drop);
+                return Ok(Received::Dropped(drop));
+            }
         };
         let (offer, s) = (accept.offer, &self.sessions[slot]);
         if s.state == State::Open {
@@ -268,6 +290,7 @@ impl Engine {
         if !fits {
             return Ok(Received::Dropped(Drop::Inconsistent));
         }
+        self.sessions[slot].began = accept.clock;
         self.open(slot, &offer, false);
         let rtt = offer.time.age(self.now);
         for path in 0..self.sessions[slot].paths {
@@ -300,6 +323,7 @@ impl Engine {
         s.rx.announced = offer.first.back(1);
         s.due &= !due::INIT;
         s.heard = clock;
+        s.opened = clock;
         s.alive_at = clock + config.times.keep_alive;
         let (peer, at, paths) = (s.peer, s.alive_at, s.paths);
         for path in 0..paths {

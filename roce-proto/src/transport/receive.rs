@@ -82,7 +82,7 @@ impl Engine {
 
     /// Tells who sends to a session that is not known that it is not.
     #[cold]
-    fn answer_stranger(&mut self, origin: &Origin, session: u64, drop: Drop) {
+    pub(super) fn answer_stranger(&mut self, origin: &Origin, session: u64, drop: Drop) {
         if drop == Drop::UnknownSession {
             self.stateless.push(self.now, origin.from, Kind::Reset, &Reset { session }.to_bytes());
         }

@@ -127,6 +127,8 @@ pub struct Tx {
     pub asks: u8,
     /// The next probe asks.
     pub asking: bool,
+    /// Receives were announced since those of messages that wait for the grant were looked for.
+    pub raised: bool,
 }
 
 impl Tx {
@@ -165,6 +167,7 @@ impl Tx {
             ask_at: Instant::MAX,
             asks: 0,
             asking: false,
+            raised: false,
         }
     }
 }
@@ -286,8 +289,10 @@ pub struct Session {
     pub wheel_at: Instant,
     /// INITs sent.
     pub inits: u8,
-    /// The time that the ACCEPT echoes.
-    pub init_time: Ticks,
+    /// When it opened.
+    pub opened: Instant,
+    /// The peer's clock as the session began: in its INIT, which the ACCEPT echoes, or in its ACCEPT.
+    pub began: Ticks,
     /// Channels in use.
     pub channel_count: u32,
     /// Its channels.

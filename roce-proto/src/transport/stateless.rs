@@ -19,6 +19,8 @@ const EACH: Duration = Duration::from_nanos(1_000_000_000 / RATE);
 const BURST: u64 = 64;
 /// How long a cookie is made; it is good for the next interval too.
 const COOKIE_SECONDS: u64 = 4;
+/// How long a cookie is good at the most.
+pub const COOKIE_LIFE: Duration = Duration::from_secs(2 * COOKIE_SECONDS);
 /// The longest: a cookie.
 const LONGEST: usize = 32;
 

@@ -45,7 +45,8 @@ impl Engine {
                     write(buf, Kind::Init, &init.to_bytes())
                 }
                 due::ACCEPT => {
-                    let accept = Accept { session: s.remote, offer: self.offer(slot) };
+                    let accept =
+                        Accept { session: s.remote, offer: self.offer(slot), clock: Ticks::of(self.now) };
                     write(buf, Kind::Accept, &accept.to_bytes())
                 }
                 due::REJECT => {
@@ -274,7 +275,6 @@ impl Engine {
             };
             self.posted_through(channel, entry.through);
         }
-        self.pass_the_blocked(slot);
         self.sessions[slot].rx.announced = announce.number;
         self.owe(slot, due::FEEDBACK);
         self.wake(slot);
@@ -288,6 +288,7 @@ impl Engine {
             return;
         }
         c.through = through;
+        self.sessions[c.session].tx.raised = true;
         while let Some(send) = c.waiting.head() {
             if !self.sends[send].ordinal.before(through) {
                 return;
@@ -303,12 +304,14 @@ impl Engine {
 
     /// Messages of which the first waits for the grant: those behind it whose receives are posted pass it. Else an application that
     /// receives in another order than its peer sends would wait for ever.
-    fn pass_the_blocked(&mut self, slot: u32) {
+    pub(super) fn pass_the_blocked(&mut self, slot: u32) {
         let tx = &self.sessions[slot].tx;
         let Some(first) = tx.eager.head() else { return };
         if self.is_announced(first) || tx.granted.until(tx.grant) >= self.sends[first].segments {
             return;
         }
+        // Only another announcement changes what is found here.
+        self.sessions[slot].tx.raised = false;
         let mut next = self.queue_chain.next(first);
         while let Some(send) = next {
             next = self.queue_chain.next(send);

@@ -124,6 +124,10 @@ impl Engine {
         let tx = &mut self.sessions[slot].tx;
         let may_begin = tx.active.is_empty() || (tx.burst == 0 && tx.active_count < ACTIVE);
         if may_begin {
+            if tx.raised && tx.ready.is_empty() {
+                self.pass_the_blocked(slot);
+            }
+            let tx = &mut self.sessions[slot].tx;
             let begins = match (tx.ready.head(), tx.eager.head()) {
                 (Some(at), _) => Some((at, 0)),
                 (None, Some(at)) => {
@@ -148,6 +152,7 @@ impl Engine {
                 }
             }
         }
+        let tx = &self.sessions[slot].tx;
         match tx.active.head() {
             Some(at) => Ok(at),
             None if tx.ready.is_empty() && tx.eager.is_empty() => Err(Blocked::NoWork),

@@ -1,9 +1,10 @@
 //! What the simulator's swarm found, each as small as it can be.
 
 use crate::basic::{calm, config, pair};
-use crate::net::Net;
-use roce_proto::transport::{Config, Operation, Status};
-use roce_proto::wire::shim::Kind;
+use crate::net::{Net, address};
+use roce_proto::time::Instant;
+use roce_proto::transport::{Config, Drop, Engine, Operation, Origin, Received, Status};
+use roce_proto::wire::shim::{Accept, Init, Kind, MAX_CONTROL_LEN};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -64,4 +65,114 @@ fn receives_in_another_order_than_the_sends_do_not_wait_for_the_grant() {
         net.run(SECOND, |net| net.completions(0, Operation::Send, Status::Success) == 10);
         net.assert_idle();
     }
+}
+
+/// Two engines whose packets are kept, to be sent again later.
+struct Pair {
+    engines: [Engine; 2],
+    now: Instant,
+    kept: Vec<(usize, Vec<u8>)>,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let engine = |n| Engine::new(&Config { secret: [n; 16], ..config() }).expect("sound");
+        let mut pair =
+            Pair { engines: [engine(1), engine(2)], now: Instant::from_nanos(1_000_000), kept: vec![] };
+        pair.rounds(1);
+        pair
+    }
+
+    /// Delivers a packet.
+    fn deliver(&mut self, from: usize, packet: &[u8]) -> Received {
+        self.engines[1 - from].receive(&Origin { from: address(from), ce: false }, packet)
+    }
+
+    /// Some rounds of 100 µs; what one side sends, the other gets in the same.
+    fn rounds(&mut self, rounds: usize) {
+        let mut buf = [0; MAX_CONTROL_LEN];
+        for _ in 0..rounds {
+            self.now += Duration::from_micros(100);
+            let mut sent = Vec::new();
+            for (from, engine) in self.engines.iter_mut().enumerate() {
+                engine.begin(self.now, Duration::ZERO);
+                engine.turn();
+                while let Some(t) = engine.transmit(&mut buf) {
+                    sent.push((from, buf[..usize::from(t.header_len)].to_vec()));
+                }
+            }
+            for (from, packet) in sent {
+                self.deliver(from, &packet);
+                self.kept.push((from, packet));
+            }
+            for engine in &mut self.engines {
+                while engine.poll_event().is_some() {}
+            }
+        }
+    }
+
+    fn inits(&self) -> Vec<(usize, Vec<u8>)> {
+        self.kept.iter().filter(|(_, p)| Init::parse(p).is_ok()).cloned().collect()
+    }
+}
+
+#[test]
+fn an_init_that_comes_late_ends_no_session() {
+    let mut pair = Pair::new();
+    let old = pair.engines[0].connect(address(1)).expect("room");
+    pair.rounds(10);
+    assert!(pair.engines[0].is_open(old));
+    let inits = pair.inits();
+    pair.engines[0].close(old);
+    pair.rounds(3);
+    let new = pair.engines[0].connect(address(1)).expect("room");
+    pair.rounds(10);
+    let other = pair.engines[1].session_with(address(0)).expect("open");
+    let (from, with_cookie) = inits.last().expect("two were sent");
+    assert_eq!(pair.deliver(*from, with_cookie), Received::Dropped(Drop::Stale));
+    pair.rounds(10);
+    assert!(pair.engines[0].is_open(new) && pair.engines[1].is_open(other));
+    // One that is sent now is of a peer that has lost the session, or ended it.
+    pair.engines[0].close(new);
+    pair.kept.clear();
+    let mut buf = [0; MAX_CONTROL_LEN];
+    while pair.engines[0].transmit(&mut buf).is_some() {}
+    let third = pair.engines[0].connect(address(1)).expect("room");
+    pair.rounds(10);
+    assert!(pair.engines[0].is_open(third) && !pair.engines[1].is_open(other));
+}
+
+#[test]
+fn the_id_of_an_init_that_was_given_up_names_no_session() {
+    let mut pair = Pair::new();
+    let a = pair.engines[0].connect(address(1)).expect("room");
+    let b = pair.engines[1].connect(address(0)).expect("room");
+    pair.rounds(20);
+    assert!(pair.engines[0].is_open(a) && pair.engines[1].is_open(b));
+    let accepts = pair.kept.iter().filter_map(|(from, p)| Some((*from, Accept::parse(p).ok()?)));
+    let [(responder, accept)] = accepts.collect::<Vec<_>>()[..] else { panic!("one side accepts") };
+    let mut offered = pair.inits().into_iter().filter(|(from, _)| *from == responder);
+    assert!(offered.all(|(_, p)| Init::parse(&p).is_ok_and(|i| i.offer.id != accept.offer.id)));
+    // Whichever comes again: both sessions stand.
+    for (from, init) in pair.inits() {
+        pair.deliver(from, &init);
+        pair.rounds(5);
+        assert!(pair.engines[0].is_open(a) && pair.engines[1].is_open(b));
+    }
+}
+
+/// Who accepted a session that its peer has given up is told so at once.
+#[test]
+fn an_accept_for_nobody_is_answered() {
+    let mut pair = Pair::new();
+    let key = pair.engines[0].connect(address(1)).expect("room");
+    pair.rounds(10);
+    let (from, init) = pair.inits().pop().expect("sent");
+    pair.engines[0].close(key);
+    pair.rounds(3);
+    assert_eq!(pair.engines[1].sessions(), 0);
+    assert_eq!(pair.deliver(from, &init), Received::Taken(Kind::Init));
+    assert_eq!(pair.engines[1].sessions(), 1);
+    pair.rounds(5);
+    assert_eq!(pair.engines[1].sessions(), 0, "the other side has answered");
 }

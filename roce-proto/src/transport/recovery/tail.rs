@@ -73,8 +73,14 @@ impl Engine {
 
     fn rto(&self, slot: u32, doublings: u8) -> Duration {
         let times = &self.config.times;
+        let paths = self.sessions[slot].paths;
+        if (0..paths).all(|p| self.path(slot, p).tx.rtt.smoothed().is_none()) {
+            // RFC 6298, 2.1: a second. A probe goes before that, and measures.
+            return times.max_rto;
+        }
         let patience = Duration::from_nanos(u64::from(self.sessions[slot].tx.patience));
-        (patience.max(times.min_rto) * (1 << doublings.min(16))).min(times.max_rto)
+        // A queue that holds more than the largest time-out must not be filled with copies of what is in it.
+        (patience.max(times.min_rto) * (1 << doublings.min(16))).min(times.max_rto.max(patience))
     }
 
     /// The wait is over: the first time every path with something in flight is probed, after that it has timed out.

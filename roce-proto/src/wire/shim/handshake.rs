@@ -154,6 +154,8 @@ pub struct Accept {
     pub session: u64,
     /// What the responder says of itself, and what was agreed on.
     pub offer: Offer,
+    /// The responder's clock: INITs that it sent before are of no session.
+    pub clock: Ticks,
 }
 
 impl Accept {
@@ -167,7 +169,7 @@ impl Accept {
     pub fn parse(bytes: &[u8]) -> Result<Accept, ShimError> {
         let common = common_of(bytes, Kind::Accept)?;
         let b: &[u8; 64] = exact(bytes)?;
-        Ok(Accept { session: common.session, offer: Offer::from_packet(b) })
+        Ok(Accept { session: common.session, offer: Offer::from_packet(b), clock: Ticks(super::be32(b, 56)) })
     }
 
     /// Its bytes.
@@ -176,6 +178,7 @@ impl Accept {
         let mut b = [0; 64];
         b[..12].copy_from_slice(&common.to_bytes());
         b[12..56].copy_from_slice(&self.offer.to_bytes());
+        b[56..60].copy_from_slice(&self.clock.0.to_be_bytes());
         b
     }
 }
@@ -224,8 +227,9 @@ mod tests {
         assert_eq!(CookieReply::parse(&bytes), Ok(reply));
         assert_eq!(reply.to_bytes()[..], bytes);
 
-        let accept = Accept { session: 0x0807_0605_0403_0201, offer: VALUE };
-        let bytes = [&[0x16, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1][..], &OFFER, &[0; 8]].concat();
+        let accept = Accept { session: 0x0807_0605_0403_0201, offer: VALUE, clock: Ticks(0x3132_3334) };
+        let rest = [0x31, 0x32, 0x33, 0x34, 0, 0, 0, 0];
+        let bytes = [&[0x16, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1][..], &OFFER, &rest].concat();
         assert_eq!(Accept::parse(&bytes), Ok(accept));
         assert_eq!(accept.to_bytes()[..], bytes);
     }

@@ -31,6 +31,7 @@ const LAYERS: &[Layer] = &[
     layer("testbed/net", &[], &[]),
     layer("testbed/hostile", &[], &[]),
     layer("testbed/impair", &["roce-proto"], &[]),
+    layer("testbed/sim", &["roce-proto", "testbed/impair"], &[]),
     layer("dataplane/dpdk-sys", &[], &[]),
     layer("dataplane/dpdk", &["dataplane/dpdk-sys"], &[]),
     layer("dataplane", &["fec", "roce-proto", "dataplane/dpdk"], &["testbed"]),
@@ -38,7 +39,7 @@ const LAYERS: &[Layer] = &[
     // has `main`; packets it moves through the data plane only.
     layer(
         "cli",
-        &["fec", "roce-proto", "testbed", "testbed/impair", "dataplane", "dataplane/dpdk"],
+        &["fec", "roce-proto", "testbed", "testbed/impair", "testbed/sim", "dataplane", "dataplane/dpdk"],
         // The command runs programs with the verbs library preloaded: its tests need that built.
         &["testbed/net", "testbed/hostile", "bindings/verbs"],
     ),

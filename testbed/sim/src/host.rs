@@ -1,0 +1,449 @@
+//! One endpoint: its engine, and the driver that moves bytes and packets as the engine says.
+
+use crate::ledger::{Ledger, Session};
+use crate::net::{Fate, Net, Packet};
+use crate::scenario::{HostPlan, Poll, Sabotage};
+use crate::trace::Trace;
+use crate::watch::{Check, Told, Violation, Watch};
+use roce_proto::time::Instant;
+use roce_proto::transport::{
+    Address, Completion, Config, Counters, Destination, Drop, Engine, Event, Origin, Place, Received,
+    SessionKey, Transmit,
+};
+use roce_proto::types::Qpn;
+use roce_proto::wire::shim::{Accept, Common, Data, Kind, MAX_CONTROL_LEN, Seq};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+/// Where a host is; every third has an IPv6 address.
+pub fn address(host: usize) -> Address {
+    let n = host as u32 + 1;
+    let ip = match host % 3 {
+        2 => IpAddr::V6(Ipv6Addr::from(0xfd00_u128 << 112 | u128::from(n))),
+        _ => IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n)),
+    };
+    Address { ip, qpn: Qpn::new(0x00ff_ff00 - n).unwrap_or_default() }
+}
+
+/// What a round has to do with beside its host.
+pub struct Shared<'a> {
+    /// Every host's plan.
+    pub plans: &'a [HostPlan],
+    /// The checker of messages.
+    pub ledger: &'a mut Ledger,
+    /// The links.
+    pub net: &'a mut Net,
+    /// What happened.
+    pub trace: &'a mut Trace,
+    /// A mistake that is still to be made.
+    pub sabotage: &'a mut Sabotage,
+    /// Virtual time.
+    pub now: Instant,
+}
+
+/// An endpoint.
+pub struct Host {
+    /// Its number.
+    pub index: usize,
+    /// What it was made from.
+    pub plan: HostPlan,
+    /// Its engine.
+    pub engine: Engine,
+    /// How often it was restarted.
+    pub incarnation: u32,
+    /// What its clock is ahead of virtual time.
+    offset: u64,
+    inbox: VecDeque<Packet>,
+    blocks: Vec<Vec<u8>>,
+    watch: Watch,
+    rounds: u64,
+    /// When the last round began.
+    pub last_round: Instant,
+    /// When the next is due; [`Instant::MAX`] if none is.
+    pub wake: Instant,
+    /// It does not run before.
+    pub paused: Instant,
+    /// It is not there.
+    pub away: bool,
+    /// Counters of former incarnations, which began anew with each.
+    pub before: Vec<Counters>,
+    /// Packets that its NIC had no room for, or that came while it was away.
+    pub missed: u64,
+    /// Packets whose ICRC was wrong.
+    pub corrupt: u64,
+}
+
+/// The configuration of a host's engine in one of its incarnations.
+fn config_of(plan: &HostPlan, index: usize, incarnation: u32, seed: u64) -> Config {
+    let mut rng = fastrand::Rng::with_seed(seed ^ (index as u64) << 40 ^ u64::from(incarnation) << 20);
+    let mut secret = [0; 16];
+    rng.fill(&mut secret);
+    Config { secret, epoch: plan.config.epoch.wrapping_add(u64::from(incarnation)), ..plan.config }
+}
+
+impl Host {
+    /// A host that has just been started.
+    pub fn new(index: usize, plan: &HostPlan, seed: u64) -> Result<Host, Violation> {
+        let config = config_of(plan, index, 0, seed);
+        let engine = Engine::new(&config);
+        let engine =
+            engine.map_err(|e| Violation::new(Instant::ZERO, Some(index), Check::Scenario, e.to_string()))?;
+        Ok(Host {
+            index,
+            plan: *plan,
+            engine,
+            incarnation: 0,
+            offset: plan.clock,
+            inbox: VecDeque::new(),
+            blocks: vec![Vec::new(); config.limits.blocks as usize],
+            watch: Watch::new(&config),
+            rounds: 0,
+            last_round: Instant::ZERO,
+            wake: Instant::MAX,
+            paused: Instant::ZERO,
+            away: false,
+            before: Vec::new(),
+            missed: 0,
+            corrupt: 0,
+        })
+    }
+
+    /// It forgets everything, and has another clock.
+    pub fn restart(&mut self, seed: u64) -> Result<(), Violation> {
+        self.incarnation += 1;
+        let config = config_of(&self.plan, self.index, self.incarnation, seed);
+        let engine =
+            Engine::new(&config).map_err(|e| self.fail(Instant::ZERO, (Check::Scenario, e.to_string())))?;
+        self.before.push(std::mem::replace(&mut self.engine, engine).counters().clone());
+        self.watch = Watch::new(&config);
+        self.offset = self.offset.wrapping_mul(3) % (1 << 50);
+        // What lay in the NIC's ring is lost with it.
+        self.missed += self.inbox.len() as u64;
+        self.inbox.clear();
+        Ok(())
+    }
+
+    /// A time of its clock.
+    pub fn clock(&self, now: Instant) -> Instant {
+        Instant::from_nanos(now.as_nanos().saturating_add(self.offset))
+    }
+
+    /// The virtual time of one of its clock's.
+    pub fn virtual_time(&self, at: Instant) -> Instant {
+        Instant::from_nanos(at.as_nanos().saturating_sub(self.offset))
+    }
+
+    /// The name of a session of this incarnation.
+    pub const fn session(&self, key: SessionKey) -> Session {
+        (self.index, self.incarnation, key)
+    }
+
+    /// A packet has come to its NIC.
+    pub fn take(&mut self, packet: Packet) {
+        if self.away || self.inbox.len() >= self.plan.ring {
+            self.missed += 1;
+        } else {
+            self.inbox.push_back(packet);
+        }
+    }
+
+    /// Packets that wait for the next round.
+    pub fn waiting(&self) -> usize {
+        self.inbox.len()
+    }
+
+    fn fail(&self, now: Instant, (check, what): (Check, String)) -> Violation {
+        Violation::new(now, Some(self.index), check, what)
+    }
+
+    /// One round: what has come, timers, what is to be sent. Returns how many packets came and went.
+    pub fn round(&mut self, shared: &mut Shared) -> Result<usize, Violation> {
+        let now = shared.now;
+        self.rounds += 1;
+        self.last_round = now;
+        let waited = match self.plan.poll {
+            Poll::OnEvent => Duration::ZERO,
+            Poll::Every(gap) => gap,
+        };
+        self.engine.begin(self.clock(now), waited);
+        let came = self.inbox.len();
+        while let Some(packet) = self.inbox.pop_front() {
+            self.receive(&packet, shared).map_err(|e| self.fail(now, e))?;
+        }
+        self.engine.turn();
+        let mut buf = [0; MAX_CONTROL_LEN];
+        let mut went = 0;
+        while went < self.plan.burst
+            && let Some(transmit) = self.engine.transmit(&mut buf)
+        {
+            went += 1;
+            let header = buf.get(..usize::from(transmit.header_len)).unwrap_or_default();
+            self.send(&transmit, header, shared).map_err(|e| self.fail(now, e))?;
+        }
+        self.watch.tables(&self.engine).map_err(|e| self.fail(now, e))?;
+        Ok(came + went)
+    }
+
+    /// Whether a round was of any use; to be told after each that only a deadline asked for.
+    pub fn asked(&mut self, now: Instant, useful: bool) -> Result<(), Violation> {
+        self.watch.asked(now, useful).map_err(|e| self.fail(now, e))
+    }
+
+    fn receive(&mut self, packet: &Packet, shared: &mut Shared) -> Result<(), (Check, String)> {
+        if packet.corrupt {
+            self.corrupt += 1;
+            return Ok(());
+        }
+        let from = address(packet.from);
+        let origin = Origin { from, ce: packet.ce };
+        let received = self.engine.receive(&origin, &packet.bytes);
+        let number = match received {
+            Received::Taken(kind) => kind as u64,
+            Received::Place(_) => 64,
+            Received::Dropped(why) => 128 + why.index() as u64,
+        };
+        shared.trace.note(shared.now, Some(self.index), 2, number, || {
+            let ce = if packet.ce { " CE" } else { "" };
+            format!("<- h{} {}{ce}: {}", packet.from, packet_line(&packet.bytes), received_line(&received))
+        });
+        let peer = &shared.plans[packet.from].config;
+        match received {
+            Received::Place(placement) => {
+                let payload = packet.bytes.get(Data::LEN..).unwrap_or_default();
+                if payload.len() != placement.len as usize {
+                    let what = format!("{} of {} bytes are placed", placement.len, payload.len());
+                    return Err((Check::Bytes, what));
+                }
+                let key = self.engine.session_with(from);
+                let key = key.ok_or_else(|| (Check::Agreement, "placed without a session".to_owned()))?;
+                let (data, _) = Data::parse(&packet.bytes).map_err(|e| (Check::Counters, e.to_string()))?;
+                let token = match placement.to {
+                    Place::Receive { token, .. } => Some(token),
+                    Place::Block(_) => None,
+                };
+                shared.ledger.arrived(self.session(key), &data, placement.len, peer.first, token)?;
+                self.place(placement.to, payload, shared)?;
+            }
+            Received::Taken(Kind::Feedback) => {
+                if let Some(key) = self.engine.session_with(from) {
+                    self.watch.fed(key, packet.from, peer, &packet.bytes);
+                }
+            }
+            Received::Taken(Kind::Accept) => {
+                if let (Some(key), Ok(accept)) =
+                    (self.engine.session_with(from), Accept::parse(&packet.bytes))
+                {
+                    shared.ledger.told(self.session(key), Told::Peer(accept.offer.id))?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, to: Place, payload: &[u8], shared: &mut Shared) -> Result<(), (Check, String)> {
+        let mut bytes = payload.to_vec();
+        match (*shared.sabotage, bytes.first_mut()) {
+            (Sabotage::FlipByte, Some(first)) => {
+                *first ^= 1;
+                *shared.sabotage = Sabotage::None;
+            }
+            (Sabotage::SkipPlacement, Some(_)) => {
+                *shared.sabotage = Sabotage::None;
+                return Ok(());
+            }
+            _ => {}
+        }
+        match to {
+            Place::Receive { token, offset } => shared.ledger.write(token, offset, &bytes),
+            Place::Block(block) => match self.blocks.get_mut(block as usize) {
+                // One that was thrown away with its message may be used again.
+                Some(place) => {
+                    *place = bytes;
+                    Ok(())
+                }
+                None => Err((Check::Bounds, format!("block {block} of {}", self.blocks.len()))),
+            },
+        }
+    }
+
+    /// Carries out what [`Engine::next_move`] says, after a receive was posted.
+    pub fn moves(&mut self, shared: &mut Shared) -> Result<(), Violation> {
+        while let Some(m) = self.engine.next_move() {
+            let bytes = self.blocks.get(m.block as usize).and_then(|b| b.get(..m.len as usize));
+            let moved = match bytes {
+                Some(bytes) => shared.ledger.write(m.token, m.offset, bytes),
+                None => Err((Check::Bytes, format!("{m:?} of a block that has not so much"))),
+            };
+            moved.map_err(|e| self.fail(shared.now, e))?;
+        }
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        transmit: &Transmit,
+        header: &[u8],
+        shared: &mut Shared,
+    ) -> Result<(), (Check, String)> {
+        let mut bytes = Vec::with_capacity(header.len() + transmit.source.map_or(0, |s| s.len as usize));
+        bytes.extend_from_slice(header);
+        if let Some(source) = transmit.source {
+            shared.ledger.read(source.token, source.offset, source.len, &mut bytes)?;
+        }
+        let to = match transmit.to {
+            Destination::Session(key) => self.engine.peer(key),
+            Destination::Address(to) => Some(to),
+        };
+        let to = (0..shared.plans.len()).find(|i| Some(address(*i)) == to);
+        let to = to.ok_or_else(|| (Check::Agreement, format!("{transmit:?} goes to nobody")))?;
+        let round = self.rounds;
+        if let Destination::Session(key) = transmit.to {
+            let session = self.session(key);
+            let told = self.watch.sent(key, transmit, &bytes, round, (to, &shared.plans[to]))?;
+            for told in told.into_iter().flatten() {
+                shared.ledger.told(session, told)?;
+            }
+            if transmit.kind == Kind::Feedback && *shared.sabotage == Sabotage::RepeatFeedback {
+                *shared.sabotage = Sabotage::None;
+                self.watch.sent(key, transmit, &bytes, round, (to, &shared.plans[to]))?;
+            }
+        }
+        let lost = match (*shared.sabotage, transmit.kind) {
+            (Sabotage::LosePacket, Kind::Data) => {
+                *shared.sabotage = Sabotage::None;
+                true
+            }
+            _ => false,
+        };
+        let mut line = None;
+        if !lost && *shared.sabotage != Sabotage::Silence {
+            let text = if shared.trace.has_lines() { packet_line(&bytes) } else { String::new() };
+            line =
+                Some((shared.net.send(shared.now, Packet::new(self.index, to, transmit.path, bytes)), text));
+        }
+        let number = (transmit.kind as u64) << 32 | u64::from(transmit.source.map_or(0, |s| s.len));
+        shared.trace.note(shared.now, Some(self.index), 1, number, || match line {
+            Some((Fate::Lost(link), text)) => format!("-> h{to} {text}: lost on link {link}"),
+            Some((_, text)) => format!("-> h{to} {text}"),
+            None => format!("-> h{to} nowhere"),
+        });
+        Ok(())
+    }
+
+    /// The next completion, as the ledger has to know it.
+    pub fn completion(&mut self, shared: &mut Shared) -> Result<Option<Completion>, Violation> {
+        let Some(mut done) = self.engine.poll_completion() else { return Ok(None) };
+        let times = match *shared.sabotage {
+            Sabotage::LoseCompletion => 0,
+            Sabotage::RepeatCompletion => 2,
+            Sabotage::WrongStatus if done.operation == roce_proto::transport::Operation::Recv => {
+                done.status = roce_proto::transport::Status::SessionDown;
+                1
+            }
+            _ => 1,
+        };
+        if times != 1 || done.status == roce_proto::transport::Status::SessionDown {
+            *shared.sabotage = match *shared.sabotage {
+                Sabotage::LoseCompletion | Sabotage::RepeatCompletion | Sabotage::WrongStatus => {
+                    Sabotage::None
+                }
+                other => other,
+            };
+        }
+        let session = self.session(done.session);
+        let first = match done.operation {
+            roce_proto::transport::Operation::Send => self.plan.config.first,
+            roce_proto::transport::Operation::Recv => self.first_of_peer(shared, &done),
+        };
+        for _ in 0..times {
+            shared.ledger.complete(session, &done, first).map_err(|e| self.fail(shared.now, e))?;
+        }
+        Ok(Some(done))
+    }
+
+    fn first_of_peer(&self, shared: &Shared, done: &Completion) -> Seq {
+        // The session may be over, so its peer is what was planned.
+        shared.ledger.peer_host(done.token).map_or(Seq(0), |peer| shared.plans[peer].config.first)
+    }
+
+    /// What the engine of this incarnation and those before counted, for one figure.
+    pub fn sum(&self, figure: impl Fn(&Counters) -> u64) -> u64 {
+        self.before.iter().chain([self.engine.counters()]).map(figure).sum()
+    }
+
+    /// Rounds that it had.
+    pub const fn rounds(&self) -> u64 {
+        self.rounds
+    }
+}
+
+/// A packet in some words.
+fn packet_line(bytes: &[u8]) -> String {
+    use roce_proto::wire::shim::{Feedback, RejectMessage};
+    let Ok(common) = Common::parse(bytes) else { return "malformed".to_owned() };
+    match common.kind {
+        Kind::Data => match Data::parse(bytes) {
+            Ok((d, segment)) => {
+                let flag = |set, text| if set { text } else { "" };
+                let (again, void) = (flag(d.again, " again"), flag(d.void, " void"));
+                let (granted, ask) = (flag(d.granted, " granted"), flag(d.ask, " ask"));
+                format!(
+                    "data seq {} path {}/{} message {} segment {} of {} bytes, channel {}/{}/{} len {}{again}{void}{granted}{ask}",
+                    d.seq,
+                    d.path,
+                    d.path_seq,
+                    d.message,
+                    d.segment,
+                    d.length,
+                    d.communicator,
+                    d.tag,
+                    d.ordinal,
+                    segment.len()
+                )
+            }
+            Err(e) => e.to_string(),
+        },
+        Kind::Feedback => match Feedback::parse(bytes) {
+            Ok(f) => {
+                let h = f.head;
+                let words: Vec<String> = f.words().map(|w| format!("{w:08x}")).collect();
+                format!(
+                    "feedback {} next {} grant {} duplicates {} announced {} {}",
+                    h.number,
+                    h.next,
+                    h.grant,
+                    h.duplicates,
+                    h.announced,
+                    words.join(" ")
+                )
+            }
+            Err(e) => e.to_string(),
+        },
+        Kind::Reject => match RejectMessage::parse(bytes) {
+            Ok(r) => format!("reject message {} seq {} {:?}", r.message, r.seq, r.reason),
+            Err(e) => e.to_string(),
+        },
+        kind => format!("{} session {:#x}", kind.name(), common.session),
+    }
+}
+
+fn received_line(received: &Received) -> String {
+    match received {
+        Received::Taken(_) => "taken".to_owned(),
+        Received::Place(p) => format!("placed {:?}", p.to),
+        Received::Dropped(Drop::Malformed(e)) => format!("malformed: {e}"),
+        Received::Dropped(why) => format!("dropped: {why}"),
+    }
+}
+
+/// An event in some words.
+pub fn event_line(event: &Event) -> String {
+    match event {
+        Event::Up { peer, accepted, .. } => {
+            format!("session up with {peer}{}", if *accepted { ", accepted" } else { "" })
+        }
+        Event::Down { peer, reason, .. } => format!("session down with {peer}: {reason}"),
+    }
+}

@@ -1,0 +1,194 @@
+//! The links between hosts, and the ways over them.
+
+use crate::scenario::Topology;
+use crate::watch::{Check, Violation};
+use roce_proto::time::Instant;
+use testbed_impair::{Config, Counters, Delivery, Link, Offer};
+
+/// Bytes of a frame beside what an engine writes: Ethernet, IPv4, UDP, BTH, DETH, ICRC.
+pub const OVERHEAD: usize = 14 + 20 + 8 + 12 + 8 + 4;
+
+/// A packet under way.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    /// Who sent it.
+    pub from: usize,
+    /// Whom it is for.
+    pub to: usize,
+    /// The path that it was sent on, which decides about links in parallel.
+    pub path: u8,
+    /// It carries Congestion Experienced.
+    pub ce: bool,
+    /// A bit of it was inverted: its ICRC is wrong.
+    pub corrupt: bool,
+    /// What follows the DETH.
+    pub bytes: Vec<u8>,
+    hop: usize,
+}
+
+impl Packet {
+    /// A packet that has not been sent.
+    pub const fn new(from: usize, to: usize, path: u8, bytes: Vec<u8>) -> Packet {
+        Packet { from, to, path, ce: false, corrupt: false, bytes, hop: 0 }
+    }
+}
+
+/// What a link made of a packet at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is under way on this link.
+    UnderWay(usize),
+    /// It was lost on this link.
+    Lost(usize),
+    /// It has arrived.
+    Arrived,
+}
+
+/// All links.
+#[derive(Debug)]
+pub struct Net {
+    topology: Topology,
+    hosts: usize,
+    links: Vec<Link<Packet>>,
+    base: Vec<Config>,
+    /// Links that took a packet since this was last emptied.
+    pub touched: Vec<usize>,
+    /// Packets handed to a first link.
+    pub sent: u64,
+    /// Packets that came out of a last link.
+    pub arrived: u64,
+}
+
+impl Net {
+    /// Links like these.
+    pub fn new(topology: Topology, hosts: usize, configs: &[Config], seed: u64) -> Result<Net, Violation> {
+        let wanted = topology.links(hosts);
+        if configs.len() != wanted {
+            let what = format!("{} links given, {wanted} needed", configs.len());
+            return Err(Violation::new(Instant::ZERO, None, Check::Scenario, what));
+        }
+        let link = |(i, config): (usize, &Config)| Link::new(config.clone(), seed ^ (i as u64) << 32);
+        let links: Result<Vec<_>, _> = configs.iter().enumerate().map(link).collect();
+        let links = links.map_err(|e| Violation::new(Instant::ZERO, None, Check::Scenario, e.to_string()))?;
+        Ok(Net { topology, hosts, links, base: configs.to_vec(), touched: Vec::new(), sent: 0, arrived: 0 })
+    }
+
+    /// A host sends a packet.
+    pub fn send(&mut self, now: Instant, packet: Packet) -> Fate {
+        self.sent += 1;
+        self.enter(now, packet)
+    }
+
+    fn enter(&mut self, now: Instant, packet: Packet) -> Fate {
+        let way = self.topology.link(self.hosts, packet.from, packet.to, packet.path, packet.hop);
+        let Some(at) = way else { return Fate::Arrived };
+        let link = &mut self.links[at];
+        let before = link.under_way();
+        let offer = Offer { bytes: packet.bytes.len() + OVERHEAD, ecn_capable: true };
+        link.offer(now, offer, packet, |p| Some(p.clone()));
+        if link.under_way() == before {
+            return Fate::Lost(at);
+        }
+        self.touched.push(at);
+        Fate::UnderWay(at)
+    }
+
+    /// When the next packet comes out of a link.
+    pub fn next_at(&self, link: usize) -> Option<Instant> {
+        self.links[link].next_at()
+    }
+
+    /// The next packet that comes out of a link now: one that has arrived, or what became of it on its next link.
+    pub fn pop(&mut self, now: Instant, link: usize) -> Option<Result<Packet, Fate>> {
+        let Delivery { mut packet, marked, corrupt, .. } = self.links[link].pop(now)?;
+        packet.ce |= marked;
+        packet.corrupt |= corrupt.is_some();
+        packet.hop += 1;
+        let more = self.topology.link(self.hosts, packet.from, packet.to, packet.path, packet.hop);
+        if more.is_none() {
+            self.arrived += 1;
+            return Some(Ok(packet));
+        }
+        Some(Err(self.enter(now, packet)))
+    }
+
+    /// A link is different from now on.
+    pub fn change(&mut self, link: usize, config: &Config) -> Result<(), testbed_impair::ConfigError> {
+        self.links[link].reconfigure(config.clone())
+    }
+
+    /// A link is again as it was.
+    pub fn restore(&mut self, link: usize) {
+        // It was accepted at the start.
+        let _ = self.links[link].reconfigure(self.base[link].clone());
+    }
+
+    /// From now on all links only delay, at their rates.
+    pub fn calm(&mut self) {
+        for (base, link) in self.base.iter_mut().zip(&mut self.links) {
+            *base = Config {
+                delay: base.delay,
+                rate: base.rate,
+                capacity: base.capacity.max(1 << 16),
+                ..Config::default()
+            };
+            let _ = link.reconfigure(base.clone());
+        }
+    }
+
+    /// Links.
+    pub fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// What all links counted together, and packets under way.
+    pub fn counters(&self) -> (Counters, u64) {
+        let mut sum = Counters::default();
+        let mut under_way = 0;
+        for link in &self.links {
+            let c = link.counters();
+            under_way += link.under_way() as u64;
+            for (sum, more) in [
+                (&mut sum.offered, c.offered),
+                (&mut sum.duplicated, c.duplicated),
+                (&mut sum.delivered, c.delivered),
+                (&mut sum.lost, c.lost),
+                (&mut sum.dark, c.dark),
+                (&mut sum.queue_full, c.queue_full),
+                (&mut sum.too_many, c.too_many),
+                (&mut sum.marked, c.marked),
+                (&mut sum.corrupted, c.corrupted),
+            ] {
+                *sum += more;
+            }
+        }
+        (sum, under_way)
+    }
+
+    /// Packets that links have lost.
+    pub fn lost(&self) -> u64 {
+        let c = self.counters().0;
+        c.lost + c.dark + c.queue_full + c.too_many
+    }
+
+    /// Every packet that was sent, and every copy, has arrived, is under way, or was lost by a link that counted it.
+    pub fn conserved(&self) -> Result<(), String> {
+        let (c, under_way) = self.counters();
+        let into = c.offered + c.duplicated;
+        let out = c.delivered + c.lost + c.dark + c.queue_full + c.too_many + under_way;
+        if into != out {
+            return Err(format!("links took {into} packets and account for {out}"));
+        }
+        // What one link delivers and has not arrived was offered to the next.
+        let first = c.offered - (c.delivered - self.arrived);
+        if first != self.sent {
+            return Err(format!("hosts sent {} packets, links took {first} from them", self.sent));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+//! What a run took.
+
+use roce_proto::wire::shim::Kind;
+use std::time::Duration;
+
+/// Figures of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Virtual time that passed.
+    pub time: Duration,
+    /// A number that is the same for the same run.
+    pub trace: u64,
+    /// Packets handed to the network and packets delivered.
+    pub packet_events: u64,
+    /// Rounds of all engines.
+    pub rounds: u64,
+    /// Packets that the engines sent, by [`Kind`].
+    pub sent: [u64; Kind::ALL.len()],
+    /// Packets that links lost, in whatever way.
+    pub lost: u64,
+    /// Packets that hosts lost: their ring was full, or they were away.
+    pub missed: u64,
+    /// Packets that failed their ICRC.
+    pub corrupt: u64,
+    /// Copies that links made.
+    pub duplicated: u64,
+    /// Segments sent again.
+    pub retransmitted: u64,
+    /// Of them, those that had arrived before or did so later.
+    pub spurious: u64,
+    /// Sends and receives that ended well.
+    pub succeeded: u64,
+    /// Sends and receives whose message was too long.
+    pub too_long: u64,
+    /// Sends and receives that ended with their session.
+    pub failed: u64,
+    /// Sessions that went down before the end.
+    pub downs: u64,
+    /// Bytes of messages that arrived.
+    pub bytes: u64,
+    /// From post to completion of each send that ended well, in order of size.
+    pub times: Vec<Duration>,
+}
+
+impl Report {
+    /// The time that a share `q` of the sends did not exceed; none without sends.
+    pub fn quantile(&self, q: f64) -> Option<Duration> {
+        let last = self.times.len().checked_sub(1)?;
+        self.times.get((last as f64 * q).round() as usize).copied()
+    }
+
+    /// All packets that the engines sent.
+    pub fn packets(&self) -> u64 {
+        self.sent.iter().sum()
+    }
+
+    /// The share of packets that carried no segment.
+    pub fn control_share(&self) -> f64 {
+        let all = self.packets();
+        if all == 0 { 0.0 } else { 1.0 - self.sent[Kind::Data as usize] as f64 / all as f64 }
+    }
+
+    /// Adds another run's figures. Times are not added: they are of different networks.
+    pub fn add(&mut self, other: &Report) {
+        self.time += other.time;
+        self.trace = self.trace.rotate_left(7) ^ other.trace;
+        for (sum, more) in self.sent.iter_mut().zip(other.sent) {
+            *sum += more;
+        }
+        for (sum, more) in [
+            (&mut self.packet_events, other.packet_events),
+            (&mut self.rounds, other.rounds),
+            (&mut self.lost, other.lost),
+            (&mut self.missed, other.missed),
+            (&mut self.corrupt, other.corrupt),
+            (&mut self.duplicated, other.duplicated),
+            (&mut self.retransmitted, other.retransmitted),
+            (&mut self.spurious, other.spurious),
+            (&mut self.succeeded, other.succeeded),
+            (&mut self.too_long, other.too_long),
+            (&mut self.failed, other.failed),
+            (&mut self.downs, other.downs),
+            (&mut self.bytes, other.bytes),
+        ] {
+            *sum += more;
+        }
+    }
+}
