@@ -328,6 +328,12 @@ fn one(
                     wanted: None,
                     run: Box::new(move || testpmd::throughput(setup, size, stop)),
                 },
+                // What touching the bytes costs, which testpmd does not.
+                Contestant {
+                    name: "bare loop",
+                    wanted: None,
+                    run: Box::new(move || bare::throughput(setup, size, stop)),
+                },
                 Contestant {
                     name: "worker inline",
                     wanted: Some(PORTS),

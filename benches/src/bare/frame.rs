@@ -16,6 +16,9 @@ pub const GRH: usize = 40;
 /// Bytes around a payload.
 pub const OVERHEAD: usize = HEADER + CRC;
 
+/// The station that frames are for unless another is named.
+pub const PEER: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
+
 /// What every frame of a run has in common.
 #[derive(Clone)]
 pub struct Template {
@@ -26,10 +29,10 @@ pub struct Template {
 }
 
 impl Template {
-    /// The frames of payloads of that many bytes, to be copied and covered.
-    pub fn new(payload: usize) -> Template {
+    /// The frames of payloads of that many bytes, to be copied and covered, to the station with that address.
+    pub fn new(payload: usize, peer: [u8; 6]) -> Template {
         let mut header = [0; HEADER];
-        header[..6].copy_from_slice(&[0x02, 0, 0, 0, 0, 1]);
+        header[..6].copy_from_slice(&peer);
         header[6..12].copy_from_slice(&[0x02, 0, 0, 0, 0, 2]);
         header[12..14].copy_from_slice(&[0x08, 0x00]);
         // A plausible packet, so that nothing along the way takes it for broken.
@@ -43,6 +46,8 @@ impl Template {
         header[34..38].copy_from_slice(&[0xc0, 0, 0x12, 0xb7]);
         header[38..40].copy_from_slice(&(ip_len - 20).to_be_bytes());
         header[42] = 0x64;
+        let sum = ip_checksum(&header[14..34]);
+        header[24..26].copy_from_slice(&sum.to_be_bytes());
         let mut prefix = start();
         prefix.update(&header[HEADER - COVERED_HEADER..]);
         Template { header, prefix, payload }
@@ -71,6 +76,13 @@ impl Template {
         *tail = crc.finalize().to_le_bytes();
         true
     }
+}
+
+/// The checksum of an IPv4 header whose checksum field is zero (RFC 1071): a kernel that has the other end looks at it.
+fn ip_checksum(header: &[u8]) -> u16 {
+    let sum: u32 = header.chunks_exact(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    !((folded & 0xffff) + (folded >> 16)) as u16
 }
 
 /// The CRC over the eight bytes of ones that the ICRC begins with.
@@ -106,7 +118,7 @@ mod tests {
     #[test]
     fn a_frame_is_whole_and_its_crc_is_the_icrcs_kind() {
         let payload: Vec<u8> = (0..64).collect();
-        let template = Template::new(64);
+        let template = Template::new(64, PEER);
         let mut frame = vec![0; template.frame_len()];
         assert_eq!(frame.len(), 130);
         assert!(template.write(&payload, &mut frame));
@@ -131,7 +143,7 @@ mod tests {
 
     #[test]
     fn delivery_leaves_room_for_the_grh() {
-        let template = Template::new(4);
+        let template = Template::new(4, PEER);
         let mut frame = vec![0; template.frame_len()];
         assert!(template.write(&[1, 2, 3, 4], &mut frame));
         let mut buffer = [0; GRH + 4];
@@ -144,7 +156,7 @@ mod tests {
 
     #[test]
     fn lengths_that_do_not_fit_are_refused() {
-        let template = Template::new(8);
+        let template = Template::new(8, PEER);
         assert!(!template.write(&[0; 8], &mut [0; 73]));
         assert!(!template.write(&[0; 8], &mut [0; 75]));
         assert!(!template.write(&[0; 8], &mut [0; 3]));

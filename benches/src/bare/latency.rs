@@ -25,7 +25,7 @@ struct Side {
 impl Side {
     fn new(size: usize) -> Side {
         Side {
-            template: Template::new(size),
+            template: Template::new(size, frame::PEER),
             out: Ring::new(1, size),
             inbox: Ring::new(1, GRH + size),
             crc: frame::start(),

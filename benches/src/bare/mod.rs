@@ -47,6 +47,14 @@ pub struct PortArgs {
     /// Bytes of a message
     #[arg(short, long, default_value_t = 64)]
     pub size: usize,
+    /// MAC address that frames are sent to
+    #[arg(long, value_name = "MAC", value_parser = station, default_value = "02:00:00:00:00:01")]
+    pub peer: [u8; 6],
+}
+
+fn station(text: &str) -> Result<[u8; 6], String> {
+    let bytes: Vec<u8> = text.split(':').map_while(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+    bytes.try_into().map_err(|_| "six bytes in hexadecimal: 02:00:00:00:00:01".into())
 }
 
 /// Options of `tx` and `rx`.
@@ -189,9 +197,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn stations() {
+        assert_eq!(station("02:00:00:00:00:01"), Ok(frame::PEER));
+        for bad in ["", "02:00:00:00:00", "02:00:00:00:00:01:02", "02:00:00:x:00:01"] {
+            assert!(station(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn larger_packets_travel_in_smaller_bursts() {
         let burst = |size, burst| {
-            let port = PortArgs { port: String::new(), mtu: 9000, core: None, size };
+            let port = PortArgs { port: String::new(), mtu: 9000, core: None, size, peer: frame::PEER };
             StreamArgs { port, tx_depth: 1, rx_depth: 1, burst, warmup: 0.0, seconds: 0.0 }.burst()
         };
         assert_eq!([64, 1024, 4096, 8192].map(|size| burst(size, None)), [64, 32, 16, 16]);

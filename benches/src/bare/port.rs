@@ -20,6 +20,7 @@ pub struct Bare {
     pub tx: TxQueue,
     pub pool: Mempool,
     pub port: Port,
+    memif: bool,
 }
 
 /// Pins the calling thread to one processor.
@@ -42,7 +43,8 @@ impl Bare {
             EalConfig { program: "spraywire-benches".into(), vdevs: vec![device], ..EalConfig::default() };
         let eal = Eal::init(&config)?;
         let found = eal.require_ports()?.into_iter().next().ok_or("DPDK found no port")?;
-        let room = Mempool::data_room_for_mtu(mtu).ok_or("no packet buffer can hold that MTU")?;
+        let room =
+            Mempool::data_room_for_port(&eal, &found, mtu).ok_or("no packet buffer can hold that MTU")?;
         let count = 2 * u32::from(DESCRIPTORS) + SPARE_BUFFERS + 2 * CACHE;
         let pool = Mempool::new(&eal, "bare", count, CACHE, room, found.socket)?;
         let config = PortConfig {
@@ -64,13 +66,18 @@ impl Bare {
             return Err("the port has no queue".into());
         };
         core.map_or(Ok(()), pin)?;
-        Ok(Bare { rx, tx, pool, port })
+        Ok(Bare { rx, tx, pool, port, memif: found.driver.contains("memif") })
     }
 
     /// Waits for the peer.
     pub fn wait(&self, limit: Duration) -> Result<(), Box<dyn Error>> {
         self.port.wait_link(limit)?;
         Ok(())
+    }
+
+    /// Whether the link is up only while the peer is there: so it is with shared memory.
+    pub fn link_follows_peer(&self) -> bool {
+        self.memif
     }
 
     /// Whether the peer is still there.

@@ -9,10 +9,13 @@ use serde_json::json;
 use std::process::Command;
 use std::time::Duration;
 
-fn side(setup: &Setup, side: &str, device: &str, core: usize, size: usize) -> Command {
-    let mut command = Command::new(&setup.benches);
-    command.args(["bare", side, "--port", device, "--mtu", &setup.mtu.to_string()]);
-    command.args(["--core", &core.to_string(), "--size", &size.to_string()]);
+fn side(setup: &Setup, which: usize, role: &str, device: &str, size: usize) -> Command {
+    let mut command = setup.place.command(which, &setup.benches);
+    command.args(["bare", role, "--port", device, "--mtu", &setup.mtu.to_string()]);
+    command.args(["--core", &setup.cores[which].to_string(), "--size", &size.to_string()]);
+    if let Some(peer) = setup.place.peer(which) {
+        command.args(["--peer", &peer]);
+    }
     command
 }
 
@@ -30,13 +33,14 @@ fn parse<T: DeserializeOwned>(output: &str) -> Result<T, Failure> {
 /// Messages per second, as received.
 pub fn throughput(setup: &Setup, size: usize, stop: &Stop) -> Result<Sample, Failure> {
     let [server, client] = setup.place.devices();
-    let mut command = side(setup, "rx", &server, setup.cores[0], size);
+    let mut command = side(setup, 0, "rx", &server, size);
     stream(&mut command, setup);
     let mut rx = Child::start("the bare receiver", &mut command, stop)?;
     rx.expect(READY, START)?;
-    let mut command = side(setup, "tx", &client, setup.cores[1], size);
+    let mut command = side(setup, 1, "tx", &client, size);
     stream(&mut command, setup);
     let tx = Child::start("the bare sender", &mut command, stop)?;
+    setup.place.join(stop)?;
     let window = Duration::from_secs_f64(setup.warmup + setup.seconds);
     let result = rx.finish(START + window + END).and_then(|output| parse::<StreamResult>(&output))?;
     tx.finish(END)?;
@@ -50,10 +54,9 @@ pub fn throughput(setup: &Setup, size: usize, stop: &Stop) -> Result<Sample, Fai
 /// Nanoseconds of the median round trip.
 pub fn latency(setup: &Setup, size: usize, stop: &Stop) -> Result<Sample, Failure> {
     let [server, client] = setup.place.devices();
-    let mut echo =
-        Child::start("the bare echo", &mut side(setup, "echo", &server, setup.cores[0], size), stop)?;
+    let mut echo = Child::start("the bare echo", &mut side(setup, 0, "echo", &server, size), stop)?;
     echo.expect(READY, START)?;
-    let mut command = side(setup, "ping", &client, setup.cores[1], size);
+    let mut command = side(setup, 1, "ping", &client, size);
     command.args(["--iters", &setup.round_trips.to_string()]);
     command.args(["--warmup", &(setup.round_trips / 10).to_string()]);
     let ping = Child::start("the bare ping", &mut command, stop)?;

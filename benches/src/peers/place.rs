@@ -103,6 +103,14 @@ impl Place {
         }
     }
 
+    /// The MAC address of the other side's interface, where that is there before its process. The kernel looks closer at frames that
+    /// are for its own interface than at others, so whoever is compared has to send such.
+    pub fn peer(&self, side: usize) -> Option<String> {
+        let Place::Network(network) = self else { return None };
+        let other = 1 - side.min(1);
+        (network.driver != Driver::Tap).then(|| network.sides[other].mac(INTERFACES[other]))
+    }
+
     /// A command of one side.
     pub fn command(&self, side: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
         match self {

@@ -43,6 +43,9 @@ fn side(setup: &Setup, side: usize, device: &str, mode: &str, frame: usize) -> C
         .arg(format!("--vdev={device}"));
     command.args(["--", "-i", "--auto-start", "--burst=32", "--total-num-mbufs=6144"]);
     command.args([format!("--mbuf-size={room}"), format!("--forward-mode={mode}")]);
+    if let Some(peer) = setup.place.peer(side) {
+        command.arg(format!("--eth-peer=0,{peer}"));
+    }
     command.args(["--rxd=1024", "--txd=1024"]).arg(format!("--txpkts={frame}"));
     command
 }

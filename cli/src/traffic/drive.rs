@@ -20,6 +20,9 @@ pub trait Drive {
     /// Its packet IO.
     type Io: PortIo + 'static;
 
+    /// Whether a round here is one of the worker's: otherwise it polls elsewhere.
+    const IS_INLINE: bool;
+
     /// The time.
     fn now(&self) -> Instant;
 
@@ -30,9 +33,8 @@ pub trait Drive {
     fn depart(&mut self);
 
     /// One round: packets move, or the requests posted so far set out. `busy` says whether the caller found work itself; if
-    /// nobody did, it spins, yields or sleeps. Returns whether packets came without filling a burst: the port has no more for
-    /// the moment. False where the worker polls elsewhere.
-    fn turn(&mut self, busy: bool) -> bool;
+    /// nobody did, it spins, yields or sleeps.
+    fn turn(&mut self, busy: bool);
 
     /// Posts the first `len` bytes of `buf`. The buffer comes back at once if it is free again, otherwise with the
     /// completion.
@@ -57,14 +59,14 @@ pub trait Drive {
 
     /// A round as [`Drive::turn`] makes, and the completions of it or of an earlier one: each is handed to `take`, whose word it
     /// is whether a buffer is posted as a receive again; up to `max` of those that wait. Completions of the queue pair
-    /// `aside` are kept for [`Drive::aside`] instead. Returns whether any were taken, and what `turn` does.
+    /// `aside` are kept for [`Drive::aside`] instead. Returns whether any were taken.
     fn turn_into(
         &mut self,
         busy: bool,
         max: usize,
         aside: Qpn,
         take: impl FnMut(&mut Completion<Buf>) -> bool,
-    ) -> (bool, bool);
+    ) -> bool;
 
     /// The next completion that was kept aside.
     fn aside(&mut self) -> Option<Completion<Buf>>;
@@ -98,6 +100,7 @@ impl<I: PortIo> Inline<I> {
 
 impl<I: PortIo + 'static> Drive for Inline<I> {
     type Io = I;
+    const IS_INLINE: bool = true;
 
     #[inline]
     fn now(&self) -> Instant {
@@ -115,12 +118,11 @@ impl<I: PortIo + 'static> Drive for Inline<I> {
     }
 
     #[inline]
-    fn turn(&mut self, busy: bool) -> bool {
+    fn turn(&mut self, busy: bool) {
         let progress = self.worker.poll(self.clock.round());
         if self.idle.after_round(busy || progress.any()) {
             self.clock.paused();
         }
-        progress.drained
     }
 
     #[inline]
@@ -166,14 +168,14 @@ impl<I: PortIo + 'static> Drive for Inline<I> {
         max: usize,
         _aside: Qpn,
         take: impl FnMut(&mut Completion<Buf>) -> bool,
-    ) -> (bool, bool) {
+    ) -> bool {
         // What is kept aside has a completion queue of its own.
         let (progress, consumed) = self.worker.poll_into(self.clock.round(), self.data_cq, max, take);
         let any = progress.received + consumed > 0;
         if self.idle.after_round(busy || any || progress.any()) {
             self.clock.paused();
         }
-        (any, progress.drained)
+        any
     }
 
     #[inline]
@@ -217,6 +219,7 @@ impl<I: PortIo> Threaded<I> {
 
 impl<I: PortIo + 'static> Drive for Threaded<I> {
     type Io = I;
+    const IS_INLINE: bool = false;
 
     #[inline]
     fn now(&self) -> Instant {
@@ -234,13 +237,12 @@ impl<I: PortIo + 'static> Drive for Threaded<I> {
     }
 
     #[inline]
-    fn turn(&mut self, busy: bool) -> bool {
+    fn turn(&mut self, busy: bool) {
         self.clock.round();
         self.endpoint.flush();
         if self.idle.after_round(busy) {
             self.clock.paused();
         }
-        false
     }
 
     #[inline]
@@ -288,7 +290,7 @@ impl<I: PortIo + 'static> Drive for Threaded<I> {
         max: usize,
         aside: Qpn,
         mut take: impl FnMut(&mut Completion<Buf>) -> bool,
-    ) -> (bool, bool) {
+    ) -> bool {
         let kept = &mut self.kept;
         let taken = self.endpoint.consume(max, |done| {
             if done.qpn == aside {
@@ -297,7 +299,8 @@ impl<I: PortIo + 'static> Drive for Threaded<I> {
             }
             take(done)
         });
-        (taken > 0, self.turn(busy || taken > 0))
+        self.turn(busy || taken > 0);
+        taken > 0
     }
 
     #[inline]

@@ -1,14 +1,18 @@
 //! One end of a throughput test: the messages it sends and those it receives.
 
 use super::drive::{Buf, Drive};
+use super::ease::{Ease, leave_alone};
 use super::meter::Meter;
 use crate::error::Error;
 use crate::rendezvous::message::TestSpec;
 use dataplane::ah::AhKey;
 use dataplane::cq::{Completion, WcOpcode, WcStatus};
+use dataplane::io::burst_of;
 use dataplane::qp::{GRH_LEN, QpKey, SendWr};
 use roce_proto::time::Instant;
 use roce_proto::types::{QKey, Qpn};
+use roce_proto::wire::ethernet::Header;
+use roce_proto::wire::ud::overhead;
 use std::time::Duration;
 
 /// Q_Key of the data queue pairs: what perftest uses.
@@ -16,6 +20,9 @@ pub const DATA_QKEY: QKey = QKey(0x1111_1111);
 
 /// Completions taken and messages posted in one round at the most: two DPDK bursts, so that neither side starves.
 const PER_ROUND: usize = 64;
+
+/// Bytes around a payload over IPv4, roughly those of a frame.
+const FRAME: usize = Header::LEN + overhead(false, false);
 
 /// The data queue pairs of one end, numbered consecutively.
 #[derive(Clone, Debug)]
@@ -153,24 +160,12 @@ impl Sending {
     }
 }
 
-/// Messages of at most so many bytes are waited for until they are a burst: larger ones take longer than the wait.
-const SMALL: usize = 512;
-
-/// Leaves the port alone for about a microsecond: when it is full, and when it has given less than a burst. The other side has
-/// work to do meanwhile, undisturbed by somebody who looks into its ring all the time, and the next round finds whole bursts.
-/// For throughput only: it is a delay.
-#[cold]
-fn leave_alone() {
-    for _ in 0..16 {
-        std::hint::spin_loop();
-    }
-}
-
 /// One end of a running test.
 pub struct Flow {
     /// Our queue pairs.
     pub qps: Qps,
     size: usize,
+    ease: Ease,
     /// What came.
     pub rx: Meter,
     /// What is to be sent.
@@ -198,7 +193,8 @@ impl Flow {
             }
         }
         drive.turn(true);
-        Ok(Flow { qps, size, rx: Meter::new(), tx: None })
+        let ease = Ease::new(size, burst_of(FRAME + size));
+        Ok(Flow { qps, size, ease, rx: Meter::new(), tx: None })
     }
 
     /// Posts a receive again on the first queue pair.
@@ -230,6 +226,7 @@ impl Flow {
         control: &mut crate::rendezvous::Control,
     ) -> Result<bool, Error> {
         let mut busy = false;
+        let sending = self.tx.as_ref().is_some_and(|tx| !tx.is_done());
         if let Some(tx) = self.tx.as_mut() {
             while let Some(buf) = drive.reclaim() {
                 tx.back(buf);
@@ -250,7 +247,7 @@ impl Flow {
                 false
             }
         };
-        let (any, part) = drive.turn_into(busy, PER_ROUND, control.qpn(), take);
+        let any = drive.turn_into(busy, PER_ROUND, control.qpn(), take);
         if let Some((opcode, status)) = bad {
             return Err(Error::failed(format_args!("a work request ({opcode:?}) completed with {status:?}")));
         }
@@ -260,8 +257,9 @@ impl Flow {
             busy = true;
             control.take_own(drive, done);
         }
-        if part && self.size <= SMALL {
-            leave_alone();
+        // A sender has its packets to look after, and a worker in a thread of its own its port.
+        if D::IS_INLINE && !sending {
+            self.ease.after(received);
         }
         Ok(busy)
     }

@@ -6,6 +6,7 @@
 //! - [`meter`]: counts over time.
 
 pub mod drive;
+mod ease;
 pub mod flow;
 pub mod merge;
 pub mod meter;

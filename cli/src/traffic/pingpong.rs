@@ -96,7 +96,7 @@ fn turn<D: Drive>(drive: &mut D, control: &mut Control, mut take: impl FnMut(&[u
     /// There is one message in flight; more are late ones.
     const AT_ONCE: usize = 8;
     let (mut returned, mut bad) = (None, None);
-    let (busy, _) = drive.turn_into(false, AT_ONCE, control.qpn(), |done| match (done.opcode, done.status) {
+    let busy = drive.turn_into(false, AT_ONCE, control.qpn(), |done| match (done.opcode, done.status) {
         (WcOpcode::Recv, WcStatus::Success) => {
             let bytes = done.buf.as_deref().and_then(|buf| buf.get(GRH_LEN..done.byte_len as usize));
             take(bytes.unwrap_or_default());
