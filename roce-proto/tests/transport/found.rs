@@ -3,8 +3,8 @@
 use crate::basic::{calm, config, pair};
 use crate::net::{Net, address};
 use roce_proto::time::Instant;
-use roce_proto::transport::{Config, Drop, Engine, Operation, Origin, Received, Status};
-use roce_proto::wire::shim::{Accept, Init, Kind, MAX_CONTROL_LEN};
+use roce_proto::transport::{Config, Drop, Engine, Operation, Origin, Received, SendRequest, Status};
+use roce_proto::wire::shim::{Accept, Data, Init, Kind, MAX_CONTROL_LEN};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -90,24 +90,33 @@ impl Pair {
 
     /// Some rounds of 100 µs; what one side sends, the other gets in the same.
     fn rounds(&mut self, rounds: usize) {
-        let mut buf = [0; MAX_CONTROL_LEN];
         for _ in 0..rounds {
-            self.now += Duration::from_micros(100);
-            let mut sent = Vec::new();
-            for (from, engine) in self.engines.iter_mut().enumerate() {
-                engine.begin(self.now, Duration::ZERO);
-                engine.turn();
-                while let Some(t) = engine.transmit(&mut buf) {
-                    sent.push((from, buf[..usize::from(t.header_len)].to_vec()));
-                }
+            self.round(Duration::from_micros(100), |_, _| true);
+        }
+    }
+
+    /// A round after some time, in which only those packets arrive that `pass`.
+    fn round(&mut self, after: Duration, mut pass: impl FnMut(usize, &[u8]) -> bool) {
+        let mut buf = [0; MAX_CONTROL_LEN];
+        self.now += after;
+        let mut sent = Vec::new();
+        for (from, engine) in self.engines.iter_mut().enumerate() {
+            engine.begin(self.now, after);
+            engine.turn();
+            while let Some(t) = engine.transmit(&mut buf) {
+                let mut packet = buf[..usize::from(t.header_len)].to_vec();
+                packet.extend(std::iter::repeat_n(7, t.source.map_or(0, |s| s.len as usize)));
+                sent.push((from, packet));
             }
-            for (from, packet) in sent {
+        }
+        for (from, packet) in sent {
+            if pass(from, &packet) {
                 self.deliver(from, &packet);
-                self.kept.push((from, packet));
             }
-            for engine in &mut self.engines {
-                while engine.poll_event().is_some() {}
-            }
+            self.kept.push((from, packet));
+        }
+        for engine in &mut self.engines {
+            while engine.poll_event().is_some() {}
         }
     }
 
@@ -175,4 +184,29 @@ fn an_accept_for_nobody_is_answered() {
     assert_eq!(pair.engines[1].sessions(), 1);
     pair.rounds(5);
     assert_eq!(pair.engines[1].sessions(), 0, "the other side has answered");
+}
+
+/// A gap's verdict and the end of the wait in one round: whatever is lost again after that is sent again.
+#[test]
+fn what_is_lost_twice_is_sent_a_third_time_however_slow_the_rounds() {
+    for step in (50..3_000).step_by(50).map(Duration::from_micros) {
+        for lost in 1..5 {
+            let mut pair = Pair::new();
+            let key = pair.engines[0].connect(address(1)).expect("room");
+            pair.rounds(10);
+            pair.engines[0]
+                .post_send(key, &SendRequest { len: 100, ..SendRequest::default() })
+                .expect("room");
+            let (mut left, mut rounds) = (lost, 0);
+            while pair.engines[0].poll_completion().is_none() {
+                pair.round(step, |from, packet| {
+                    let data = from == 0 && Data::parse(packet).is_ok();
+                    left -= u32::from(data && left > 0);
+                    !data || left == 0
+                });
+                rounds += 1;
+                assert!(rounds * step < 10 * SECOND, "lost {lost} times, a round each {step:?}");
+            }
+        }
+    }
 }

@@ -35,6 +35,11 @@ impl Engine {
             let at = at.max(clock + BATCH);
             s.tx.at = at;
             self.arm(slot, at);
+        } else if s.tx.at == Instant::MAX {
+            // The wait was over while everything was lost and nothing in flight, so it was not begun anew then.
+            let at = clock + self.rto(slot, self.sessions[slot].tx.expiries);
+            self.sessions[slot].tx.at = at;
+            self.arm(slot, at);
         }
     }
 
