@@ -69,6 +69,8 @@ pub enum Command {
     /// Look for what stands in the way on this machine, each finding with its mend
     #[cfg(feature = "dpdk")]
     Doctor(cmd::doctor::DoctorArgs),
+    /// Simulate reliable endpoints and the network between them, one scenario or a swarm of random ones
+    Sim(Box<cmd::sim::SimArgs>),
     /// Show what running endpoints have done so far
     Stats(cmd::stats::StatsArgs),
     /// Needs DPDK, which this build does not have
@@ -144,6 +146,7 @@ fn run(cli: &Cli) -> Result<Exit, Error> {
             "install it (Debian, Ubuntu: apt install libdpdk-dev libclang-dev pkg-config gcc) and build with the default \
              features: cargo build --release -p spraywire",
         )),
+        Command::Sim(args) => cmd::sim::run(args),
         Command::Stats(args) => cmd::stats::run(args),
         Command::Inspect(args) => cmd::inspect::run(args, cli.verbose),
     }
@@ -169,7 +172,7 @@ mod tests {
         Cli::command().debug_assert();
         let with_port = cfg!(feature = "dpdk");
         let shown = |c: &&clap::Command| {
-            !c.is_hide_set() && (with_port || ["inspect", "stats"].contains(&c.get_name()))
+            !c.is_hide_set() && (with_port || ["inspect", "sim", "stats"].contains(&c.get_name()))
         };
         for command in Cli::command().get_subcommands().filter(shown) {
             let help = command.get_after_help().map(|h| h.to_string()).unwrap_or_default();

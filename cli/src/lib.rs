@@ -6,6 +6,7 @@
 //! - [`cmd`]: the subcommands, each a clap struct and a function that returns an error instead of exiting;
 //! - [`report`]: results on standard output, for people and as JSON; [`logging`] is what goes to standard error;
 //! - [`host`]: what the machine tells of itself, for `ports` and `doctor`;
+//! - [`impair`]: what a bad network does, for `wan` and `sim`;
 //! - `reliable`: tests over the reliable service;
 //! - [`observe`]: a running endpoint as its operators see it;
 //! - [`capture`]: capture files, read with distrust.
@@ -20,6 +21,7 @@ pub mod config;
 pub mod endpoint;
 pub mod error;
 pub mod host;
+pub mod impair;
 #[cfg(feature = "dpdk")]
 mod kernel;
 pub mod logging;

@@ -1,11 +1,11 @@
 //! `spraywire wan`: a forwarder between two ports that behaves as a long, narrow or bad network.
 
 mod forward;
-mod impair;
 
 use crate::args::{CoresArg, EalArg, Idle as IdleArg, OutputArgs};
 use crate::endpoint;
 use crate::error::{Error, Exit};
+use crate::impair::ImpairArgs;
 use crate::report::Out;
 use crate::report::json::Document;
 use crate::report::numbers::plural;
@@ -20,7 +20,6 @@ use dataplane::io::{PortIo, PortState};
 use dataplane::open::Plan;
 use dataplane::spec::PortSpec;
 use forward::{Forwarder, Passed, Way};
-use impair::ImpairArgs;
 use roce_proto::time::Instant;
 use serde::Serialize;
 use serde_json::{Value, json};

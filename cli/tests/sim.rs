@@ -1,0 +1,86 @@
+//! `spraywire sim`: what it prints, and what it ends with. It needs no port.
+
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn sim(args: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_spraywire"));
+    command.arg("sim").args(args.split_whitespace()).env_remove("RUST_LOG").output().expect("it runs")
+}
+
+fn json(args: &str) -> Value {
+    let output = sim(&format!("{args} --json"));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn one_scenario_adds_up() {
+    let report = json("--delay 1ms --loss 1% -s 300k -n 40 --seed 3");
+    let result = &report["results"][0];
+    assert_eq!(result["succeeded"], 80, "a send and a receive each");
+    assert_eq!(result["bytes"], 40 * 300 * 1024);
+    let number = |name: &str| result[name].as_u64().expect("a number");
+    // 77 segments a message; of those lost, each was sent again, and hardly any other.
+    assert_eq!(number("data"), 40 * 77 + number("retransmitted"));
+    assert!((10..100).contains(&number("lost")), "{result:#}");
+    assert!(number("retransmitted") >= 10 && number("spurious") < 10, "{result:#}");
+    assert!(result["completion_ns"]["min"].as_u64() >= Some(1_000_000), "{result:#}");
+    assert_eq!((&report["ok"], &result["violation"]), (&Value::Bool(true), &Value::Null));
+    assert_eq!(json("--delay 1ms --loss 1% -s 300k -n 40 --seed 3")["results"], report["results"]);
+    assert_ne!(json("--delay 1ms --loss 1% -s 300k -n 40 --seed 4")["results"], report["results"]);
+}
+
+#[test]
+fn a_check_that_fails_is_exit_code_1() {
+    // Longer than a session waits for its peer.
+    let output = sim("--black-out 1ms --lasting 20 --delay 1ms -s 10MB -n 2");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text.contains("VIOLATION") && text.contains("went down"), "{text}");
+}
+
+#[test]
+fn a_swarm_prints_its_seeds_and_the_same_ones_give_the_same() {
+    let report = json("--swarm --seed 20 --runs 8");
+    assert_eq!((&report["first_seed"], &report["runs"]), (&20.into(), &8.into()));
+    assert_eq!(report["results"], Value::Array(Vec::new()));
+    assert_eq!(json("--swarm --seed 20 --runs 8")["summary"], report["summary"]);
+    let fresh = sim("--swarm --runs 1");
+    assert!(String::from_utf8_lossy(&fresh.stdout).starts_with("seeds from "), "{fresh:?}");
+}
+
+#[test]
+fn a_trace_says_when_where_and_what() {
+    let output = sim("--trace -n 1 -s 5000 --delay 10us");
+    let text = String::from_utf8_lossy(&output.stdout);
+    for words in [
+        "h0   -> h1 init",
+        "h1   session up",
+        "h0   posts Send 0",
+        "placed Receive",
+        "Send of message 0 ended: success",
+    ] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+    let times = text.lines().filter_map(|l| l.split_once('s')?.0.parse::<f64>().ok());
+    assert!(times.collect::<Vec<_>>().is_sorted(), "in order of time");
+    let small = sim("--swarm --seed 20 --runs 1 --trace --first-messages 1 --without-faults 0,1,2");
+    assert_eq!(small.status.code(), Some(0));
+    assert!(small.stdout.len() > 1_000);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    for args in [
+        "--swarm --hosts 3",
+        "--runs 3",
+        "--hosts 1",
+        "--loss 2",
+        "--pattern star",
+        "--trace --first-messages 2",
+    ] {
+        let output = sim(args);
+        assert_eq!(output.status.code(), Some(2), "{args}: {output:?}");
+    }
+}
