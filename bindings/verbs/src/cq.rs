@@ -5,6 +5,7 @@ use crate::context::{Context, forget};
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::memory::AppBuf;
+use crate::pace::Pace;
 use crate::say::{refuse, refuse_null, set_errno};
 use crate::sys;
 use dataplane::cq::{Arm, Completion, WcOpcode, WcStatus};
@@ -30,6 +31,7 @@ pub struct Cq {
     acknowledged: Condvar,
     /// What the extended interface looks at; whoever polls has it to himself, by the contract of the verbs.
     pub current: Cell<Option<sys::ibv_wc>>,
+    pace: Pace,
 }
 
 #[derive(Default)]
@@ -133,6 +135,7 @@ impl Cq {
             events: Mutex::default(),
             acknowledged: Condvar::new(),
             current: Cell::new(None),
+            pace: Pace::default(),
         });
         let cq = NonNull::from(Box::leak(cq));
         owner.owned(&mut engine).cqs.push(cq);
@@ -280,13 +283,18 @@ pub unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, entries: c_int, wc: *mut 
     let queue = unsafe { Cq::of(cq) };
     let Ok(mut engine) = queue.device.lock() else { return -1 };
     let mut at = wc;
-    take(&mut engine, queue.key, usize::try_from(entries).unwrap_or(0), |done| {
+    let taken = take(&mut engine, queue.key, usize::try_from(entries).unwrap_or(0), |done| {
         // SAFETY: the caller has places for as many as it asked for.
         unsafe {
             at.write(done);
             at = at.add(1);
         }
-    }) as c_int
+    });
+    // For others, and for the device's own thread, it is free meanwhile.
+    let (posts, stalled) = (engine.posts, engine.is_stalled());
+    drop(engine);
+    queue.pace.after(taken, posts, stalled);
+    taken as c_int
 }
 
 /// `ibv_req_notify_cq`.

@@ -6,9 +6,11 @@ use crate::say::{open_log, refuse, set_errno};
 use crate::sys;
 use crate::tick;
 use dataplane::capture::Capture;
+use spin::Yield;
+use spin::mutex::{SpinMutex, SpinMutexGuard};
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 /// A device of this process. There from the first list to the end.
 #[repr(C)]
@@ -17,7 +19,7 @@ pub struct Device {
     config: DeviceConfig,
     guid: u64,
     /// The endpoint. It is opened with the first context and stays: another context finds it as it is.
-    engine: Mutex<Option<Engine>>,
+    engine: SpinMutex<Option<Engine>, Yield>,
     /// Contexts that are open.
     contexts: Mutex<Vec<usize>>,
     /// One was opened.
@@ -65,7 +67,7 @@ fn watch_for_forks() {
 }
 
 /// The endpoint of a device, with its lock held.
-pub struct Locked(MutexGuard<'static, Option<Engine>>);
+pub struct Locked(SpinMutexGuard<'static, Option<Engine>, Yield>);
 
 impl std::ops::Deref for Locked {
     type Target = Engine;
@@ -117,7 +119,7 @@ impl Device {
             base,
             config,
             guid,
-            engine: Mutex::new(None),
+            engine: SpinMutex::new(None),
             contexts: Mutex::default(),
             opened: Condvar::new(),
             ticking: AtomicBool::new(false),
@@ -155,7 +157,7 @@ impl Device {
     #[inline]
     pub fn lock(&'static self) -> Result<Locked, c_int> {
         if !FORKED.load(Ordering::Relaxed) {
-            let mut guard = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut guard = self.engine.lock();
             if let Some(engine) = &mut *guard {
                 engine.entered();
                 return Ok(Locked(guard));
@@ -167,7 +169,7 @@ impl Device {
 
     /// The endpoint, if nobody else uses it just now.
     pub fn try_lock(&'static self) -> Option<Locked> {
-        let mut guard = self.engine.try_lock().ok()?;
+        let mut guard = self.engine.try_lock()?;
         guard.as_mut()?.entered();
         Some(Locked(guard))
     }
@@ -182,7 +184,7 @@ impl Device {
         }
         watch_for_forks();
         let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut engine = self.engine.lock();
         if engine.is_none() {
             let all: Vec<DeviceConfig> = devices().all.iter().map(|d| d.config.clone()).collect();
             // DPDK starts threads of its own, which should not get the program's signals.

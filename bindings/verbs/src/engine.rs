@@ -6,7 +6,7 @@ use crate::cq::Cq;
 use crate::memory::{AppBuf, Keys};
 use crate::qp::Qp;
 use dataplane::capture::Capture;
-use dataplane::clock::Clock;
+use dataplane::clock::{Clock, RoundClock};
 use dataplane::cq::Completion;
 use dataplane::io::dpdk::DpdkPort;
 use dataplane::io::{PortIo, PortState, PortWatch};
@@ -50,11 +50,13 @@ pub struct Engine {
     pub keys: Keys,
     /// What does not change.
     pub facts: Facts,
-    clock: Clock,
+    clock: RoundClock,
     /// Completion queues that wait for an event.
     pub armed: Vec<NonNull<Cq>>,
     /// Queue pairs with sends that wait for room in front of the worker.
     pub stalled: Vec<NonNull<Qp>>,
+    /// Sends posted so far.
+    pub posts: u64,
     /// Rounds so far: by it the device's own thread sees whether anybody else polls.
     pub rounds: u64,
     /// Who polled last.
@@ -129,9 +131,10 @@ impl Engine {
             worker,
             keys: Keys::default(),
             facts,
-            clock: Clock::new(),
+            clock: RoundClock::new(Clock::new()),
             armed: Vec::new(),
             stalled: Vec::new(),
+            posts: 0,
             rounds: 0,
             // SAFETY: no precondition.
             thread: unsafe { libc::pthread_self() },
@@ -146,7 +149,7 @@ impl Engine {
 
     /// The time, as the worker takes it.
     pub fn now(&self) -> Instant {
-        self.clock.now()
+        self.clock.clock().now()
     }
 
     /// Writes what is sent and received to `capture`.
@@ -154,11 +157,16 @@ impl Engine {
         self.worker.set_capture(capture);
     }
 
+    /// Time has passed since the last round, or may have: the next one reads the clock.
+    pub fn paused(&mut self) {
+        self.clock.paused();
+    }
+
     /// One round of the worker, and what follows from it.
     #[inline]
     pub fn round(&mut self) -> Progress {
         self.rounds += 1;
-        let progress = self.worker.poll(self.clock.now());
+        let progress = self.worker.poll(self.clock.round());
         self.settle();
         progress
     }
@@ -167,8 +175,14 @@ impl Engine {
     #[inline]
     pub fn round_handing(&mut self, cq: CqKey, room: usize, give: impl FnMut(Completion<AppBuf>)) {
         self.rounds += 1;
-        self.worker.poll_handing(self.clock.now(), cq, room, give);
+        self.worker.poll_handing(self.clock.round(), cq, room, give);
         self.settle();
+    }
+
+    /// Whether sends wait because the port took no more.
+    #[inline]
+    pub fn is_stalled(&self) -> bool {
+        !self.stalled.is_empty()
     }
 
     /// Sends that waited are offered to the worker again, and events of completions that came are raised.

@@ -30,6 +30,7 @@ mod device;
 mod engine;
 mod list;
 mod memory;
+mod pace;
 mod qp;
 mod query;
 mod recv;

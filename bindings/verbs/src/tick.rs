@@ -75,6 +75,7 @@ fn run(device: &'static Device) {
             waited_for |= !engine.armed.is_empty() && alone;
             let held_back = !looks.is_multiple_of(SELDOM) && engine.worker.has_completions();
             if (alone && !held_back) || always {
+                engine.paused();
                 busy = engine.round().any();
             }
             seen = engine.rounds;

@@ -26,7 +26,7 @@ pub const CONTROL_ROOM: usize = 4;
 pub const BURST_ROOM: usize = BURST + CONTROL_ROOM;
 
 /// Packets that are worth a burst whatever their length.
-const LEAST_BURST: usize = 16;
+pub const LEAST_BURST: usize = 16;
 
 /// Bytes of a burst of larger frames: they stay in the nearer caches from one look at the packets to the next.
 const BURST_BYTES: usize = 64 * 1024;

@@ -6,7 +6,7 @@ use super::{Worker, control};
 use crate::buffer::Buffer;
 use crate::counters::{Counters, DropReason, LocalDrop};
 use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
-use crate::io::{BURST, PacketBuf, PacketBurst, PortIo, burst_of};
+use crate::io::{BURST, LEAST_BURST, PacketBuf, PacketBurst, PortIo, burst_of};
 use crate::qp::{CqKey, GRH_LEN, Qp, QpKey, QpState, RecvWr};
 use roce_proto::types::Qpn;
 use roce_proto::wire::frame::{self, Frame, Ip, Packet};
@@ -17,7 +17,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     #[inline]
     pub(super) fn receive(&mut self, index: usize, sink: &mut impl Sink<B>) -> (usize, usize) {
         let Some(port) = self.ports.get_mut(index) else { return (0, 0) };
-        let asked = port.rx_limit;
+        let asked = port.rx_limit.min(sink.room());
         let received = port.io.rx_burst(&mut port.rx, asked);
         if received == 0 {
             return (0, asked);
@@ -189,6 +189,12 @@ fn deliver<B: Buffer>(
 pub(super) trait Sink<B> {
     /// Whether it gets those of this queue.
     fn wants(&self, cq: CqKey) -> bool;
+    /// Packets that it had better get at once, at the most.
+    #[inline(always)]
+    fn room(&self) -> usize {
+        usize::MAX
+    }
+
     /// Gives it one; true posts the buffer as a receive again.
     fn take(&mut self, done: &mut Completion<B>) -> bool;
 
@@ -248,6 +254,12 @@ impl<B, F: FnMut(Completion<B>)> Sink<B> for Give<F> {
     #[inline(always)]
     fn wants(&self, cq: CqKey) -> bool {
         self.room > 0 && self.cq.is_none_or(|only| only == cq)
+    }
+
+    /// What is given need not be queued first; but a burst has its price, however few are wanted.
+    #[inline(always)]
+    fn room(&self) -> usize {
+        self.room.max(LEAST_BURST)
     }
 
     #[inline(always)]

@@ -135,19 +135,11 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             if last.headers.fill(psn, frame).is_err() {
                 break;
             }
-            if port.tx.push(buf).is_err() {
+            if port.push_unsealed(qp_key, &last.headers, buf).is_err() {
                 break;
             }
             psn = psn.next();
             built += 1;
-        }
-        for at in port.tx.len() - built..port.tx.len() {
-            let Some(buf) = port.tx.get_mut(at) else { break };
-            let frame = buf.written();
-            last.headers.seal(frame);
-            if let Some(capture) = &port.capture {
-                capture.frame(frame);
-            }
         }
         qp.psn = psn;
         qp.outstanding += built as u32;
@@ -191,24 +183,26 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     ) -> Result<usize, PostError> {
         let core = &mut self.core;
         let qp = core.qps.get_mut(qp_key).ok_or(PostError::NoQp)?;
-        if qp.state != QpState::ReadyToSend {
-            return Err(PostError::State(qp.state));
+        let like_last = qp.last_sent.as_deref().is_some_and(|last| last.fits(wr, len, core.epoch));
+        // A send like the last one passes the checks that the last one passed: what they depend on changes the epoch.
+        if !like_last {
+            if qp.state != QpState::ReadyToSend {
+                return Err(PostError::State(qp.state));
+            }
+            let ah = core.ahs.get(wr.ah).filter(|a| a.port == qp.port).ok_or(PostError::NoAh)?;
+            if !ah.ready {
+                return Err(PostError::AddressUnresolved);
+            }
         }
         if qp.outstanding >= qp.send_depth {
             return Err(PostError::QueueFull { depth: qp.send_depth });
         }
-        let ah = core.ahs.get_mut(wr.ah).filter(|a| a.port == qp.port).ok_or(PostError::NoAh)?;
-        if !ah.ready {
-            return Err(PostError::AddressUnresolved);
-        }
-        ah.used = true;
         let port_index = qp.port;
         let port = self.ports.get_mut(port_index).ok_or(PostError::NoQp)?;
         if len > port.local.ib_mtu {
             return Err(PostError::TooLong { len, max: port.local.ib_mtu });
         }
-        let cq = core.cqs.get_mut(qp.send_cq).ok_or(PostError::CqFull)?;
-        if wr.signaled && !cq.has_room() {
+        if wr.signaled && !core.cqs.get(qp.send_cq).is_some_and(|cq| cq.has_room()) {
             return Err(PostError::CqFull);
         }
         if port.tx_is_full() {
@@ -221,34 +215,49 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             port.local.counters.tx_no_buffer += 1;
             return Err(PostError::NoBuffer);
         };
-        let like_last = qp.last_sent.as_deref().filter(|last| last.fits(wr, len, core.epoch));
-        let frame_len = if let Some(last) = like_last {
-            let frame_len = last.headers.frame_len();
-            // A pool whose buffers cannot hold the port's MTU is refused at the start, so this has room.
-            let frame = buf.append(frame_len).ok_or(PostError::NoBuffer)?;
-            let at = last.headers.len();
-            fill(frame.get_mut(at..at + len).ok_or(PostError::NoBuffer)?);
-            last.headers.emit(qp.psn, frame).map_err(|_| PostError::NoBuffer)?;
-            frame_len
-        } else {
-            build_whole(qp, ah, wr, len, fill, &mut buf, core.epoch)?
-        };
-        if let Some(capture) = &port.capture {
-            capture.frame(buf.contiguous().unwrap_or_default());
+        // Once a burst is enough for those who look after neighbours.
+        if (!like_last || port.tx.is_empty())
+            && let Some(ah) = core.ahs.get_mut(wr.ah)
+        {
+            ah.used = true;
         }
-        port.tx.push(buf).map_err(|_| PostError::PortBusy)?;
+        let frame_len = match qp.last_sent.as_deref().filter(|_| like_last) {
+            Some(last) => {
+                let frame_len = last.headers.frame_len();
+                // A pool whose buffers cannot hold the port's MTU is refused at the start, so this has room.
+                let frame = buf.append(frame_len).ok_or(PostError::NoBuffer)?;
+                let at = last.headers.len();
+                fill(frame.get_mut(at..at + len).ok_or(PostError::NoBuffer)?);
+                last.headers.fill(qp.psn, frame).map_err(|_| PostError::NoBuffer)?;
+                port.push_unsealed(qp_key, &last.headers, buf).map_err(|_| PostError::PortBusy)?;
+                frame_len
+            }
+            None => {
+                let ah = core.ahs.get_mut(wr.ah).ok_or(PostError::NoAh)?;
+                let frame_len = build_whole(qp, ah, wr, len, fill, &mut buf, core.epoch)?;
+                // A capture has them in the order in which they leave.
+                port.seal();
+                if let Some(capture) = &port.capture {
+                    capture.frame(buf.contiguous().unwrap_or_default());
+                }
+                port.tx.push(buf).map_err(|_| PostError::PortBusy)?;
+                frame_len
+            }
+        };
         qp.psn = qp.psn.next();
         qp.outstanding += 1;
         port.tx_room(frame_len);
-        if wr.signaled {
-            cq.reserve();
-        }
         let signal = wr.signaled.then(|| Signal {
             cq: qp.send_cq,
             wr_id: wr.wr_id,
             payload_len: len as u32,
             buf: None,
         });
+        if let Some(signal) = &signal
+            && let Some(cq) = core.cqs.get_mut(signal.cq)
+        {
+            cq.reserve();
+        }
         port.runs.note(Some(qp_key), false, frame_len, signal);
         Ok(port_index)
     }
@@ -278,6 +287,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
 
 impl<I: PortIo, B> Port<I, B> {
     fn transmit(&mut self, qps: &mut SlotMap<QpKey, Qp<B>>, cqs: &mut SlotMap<CqKey, Cq<B>>) -> usize {
+        self.seal();
         let sent = self.io.tx_burst(&mut self.tx);
         let mut left = sent as u32;
         while left > 0 {

@@ -136,11 +136,11 @@ impl Headers {
     #[inline]
     pub fn emit(&self, psn: Psn, frame: &mut [u8]) -> Result<(), EmitError> {
         self.fill(psn, frame)?;
-        self.seal(frame);
+        self.seal().close(frame);
         Ok(())
     }
 
-    /// The first half of [`Headers::emit`]: all but the ICRC. [`Headers::seal`] is the other, and best called when a whole
+    /// The first half of [`Headers::emit`]: all but the ICRC. [`Seal::close`] is the other, and best called when a whole
     /// burst has been filled: a CRC that reads what was written a moment ago waits for the processor's store buffer.
     ///
     /// # Errors
@@ -169,13 +169,30 @@ impl Headers {
         Some(())
     }
 
+    /// What the ICRC of frames that [`Headers::fill`] has made takes: these headers may change before they are sealed.
+    #[inline]
+    pub fn seal(&self) -> Seal {
+        Seal { prefix: self.prefix.clone(), tail: self.len() - TAIL }
+    }
+}
+
+/// The second half of [`Headers::emit`], for any number of frames of the same flow and length.
+#[derive(Clone, Debug)]
+pub struct Seal {
+    prefix: Hasher,
+    tail: usize,
+}
+
+impl Seal {
     /// Writes the ICRC of a frame that [`Headers::fill`] has made; nothing if it is too short to be one.
     #[inline(always)]
-    pub fn seal(&self, frame: &mut [u8]) {
+    pub fn close(&self, frame: &mut [u8]) {
         if let Some((covered, icrc)) = frame.split_last_chunk_mut::<{ icrc::LEN }>()
-            && let Some(from_tail) = covered.get(self.len() - TAIL..)
+            && let Some(from_tail) = covered.get(self.tail..)
         {
-            *icrc = self.icrc(from_tail).to_le_bytes();
+            let mut hasher = self.prefix.clone();
+            hasher.update(from_tail);
+            *icrc = hasher.finalize().to_le_bytes();
         }
     }
 }
