@@ -6,7 +6,7 @@ use super::measure::{
     run_client, with_bench,
 };
 use crate::error::{Error, Exit};
-use crate::reliable::{self, Service};
+use crate::reliable::{self, Audience, ScaleArgs, Service};
 use crate::rendezvous::message::{TestKind, TestSpec};
 use crate::report::numbers::{Si, plural};
 use crate::report::table::Align::{Left, Right};
@@ -25,20 +25,22 @@ use std::time::Duration;
 
 const AFTER: &str = "\
 The same command runs on both sides: first without HOST (the server, which waits), then with it. The two find each other
-over the port itself, by UD messages. What the client asks for governs both sides.
+over the port itself. What the client asks for governs both sides; --service, --worker, --workers and -m are for each side.
 
-Rates are those of receiver completions. A message is one UD packet, so nothing larger than the IB MTU can be sent; packets
-that find no posted receive are dropped and counted, as UD does.
+Rates are those of receiver completions. Messages are reliable and of any size, unless both sides have --service ud: then a message
+is one UD packet, so nothing larger than the IB MTU can be sent; packets that find no posted receive are dropped and counted, as UD
+does. Several workers, queue pairs (-q) and --worker thread are of raw UD.
 
 Examples:
   spraywire bw                                    the server: a net_memif port, address 192.0.2.1
-  spraywire bw 192.0.2.1                          the client on the same machine: 2 seconds of messages of the MTU
-  spraywire bw 192.0.2.1 -a                       all sizes: 2 B, 4 B, … to the MTU
+  spraywire bw 192.0.2.1                          the client on the same machine: 2 seconds of messages of 1 MiB
+  spraywire bw 192.0.2.1 -a                       all sizes: 2 B, 4 B, … to 1 MiB
   spraywire bw 192.0.2.1 -s 64 -n 10M             ten million messages of 64 bytes
   spraywire bw 192.0.2.1 -s 1k -D 5 --rate 1Mpps  a million messages a second for five seconds
-  spraywire bw 192.0.2.1 -b -q 4 --json           both directions, four queue pairs, as JSON
-  spraywire bw 192.0.2.1 --workers 2 --cores 2,3  two workers over two queues, if the server has --workers 2 too
-  spraywire bw 192.0.2.1 --service reliable -s 1M  a message of any size, none lost, if the server has --service reliable too
+  spraywire bw 192.0.2.1 -s 64 --peers 1000       each message to a random one of a thousand peers
+  spraywire bw 192.0.2.1 --service ud -b -q 4 --json  raw UD: both directions, four queue pairs, as JSON
+  spraywire bw 192.0.2.1 --service ud --workers 2 --cores 2,3
+                                                  two workers over two queues, if the server has the same
   spraywire bw --port net_af_packet0,iface=eth1 --ip 10.0.0.1
   spraywire bw --port 0000:01:00.0 --ip 10.0.0.2 10.0.0.1";
 
@@ -46,11 +48,11 @@ Examples:
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(after_help = AFTER)]
 pub struct BwArgs {
-    /// Message size in bytes; the MTU if not given
+    /// Message size in bytes; 1 MiB if not given, over raw UD the IB MTU
     #[arg(short, long, value_name = "BYTES", value_parser = units::size)]
     pub size: Option<u64>,
 
-    /// Run all sizes from 2 bytes to the MTU, doubling
+    /// Run all sizes from 2 bytes to 1 MiB, over raw UD to the IB MTU, doubling
     #[arg(short, long, conflicts_with = "size")]
     pub all: bool,
 
@@ -62,11 +64,11 @@ pub struct BwArgs {
     #[arg(short = 'D', long, value_name = "TIME", value_parser = units::duration)]
     pub duration: Option<Duration>,
 
-    /// Depth of the send queue of each queue pair
+    /// Depth of the send queue of each queue pair; over the reliable service, messages that a side sends at a time
     #[arg(short, long, value_name = "COUNT", default_value_t = 128)]
     pub tx_depth: u32,
 
-    /// Depth of the receive queue of each queue pair
+    /// Depth of the receive queue of each queue pair, or of each peer
     #[arg(short, long, value_name = "COUNT", default_value_t = 512)]
     pub rx_depth: u32,
 
@@ -83,6 +85,11 @@ pub struct BwArgs {
     /// packets from the others
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
     pub queues: Option<u16>,
+
+    /// Peers and memory.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub scale: ScaleArgs,
 
     /// Both sides send
     #[arg(short, long)]
@@ -183,13 +190,14 @@ pub fn run(args: &BwArgs, verbosity: u8) -> Result<Exit, Error> {
     let mut out = json_target.text().unbuffered();
     let report = Report { out: &mut out, results: Vec::new(), header: false, progress: Progress::new() };
     let (results, interrupted) = if args.common.service.service == Service::Reliable {
-        if args.workers > 1 || args.qps > 1 {
+        if args.workers > 1 || args.queues.is_some() || args.qps > 1 {
             return Err(Error::usage(
-                "the reliable service has one queue pair for all its peers: leave --workers and -q out",
-            ));
+                "the reliable service has one worker and one queue pair for all its peers: leave --workers, --queues and -q out",
+            )
+            .hint("raw UD has several: --service ud on both sides"));
         }
         let specs = args.specs(Mtu::B4096.bytes())?;
-        reliable::run(TestKind::Bw, &args.common, &specs, verbosity, &stop, report)?
+        report.reliable(TestKind::Bw, &args.common, &specs, args.scale, verbosity, &stop)?
     } else if args.workers > 1 {
         let lanes::Outcome { results, interrupted, queues } = lanes::run(args, verbosity, &stop, report)?;
         document.set("queues", &queues);
@@ -286,7 +294,56 @@ pub struct Report<'a> {
     pub progress: Progress,
 }
 
+impl Watch for Report<'_> {
+    fn waiting(&mut self, host: IpAddr, elapsed: Duration) {
+        self.progress.waiting(host, elapsed);
+    }
+
+    fn progress(&mut self, spec: &TestSpec, messages: u64, elapsed: Duration) {
+        self.progress.progress(spec, messages, elapsed);
+    }
+}
+
+impl Audience for Report<'_> {
+    fn ready(&mut self, text: &str) -> Result<(), Error> {
+        self.progress.show(text, true);
+        Ok(())
+    }
+
+    fn opening(&mut self, open: usize, of: u16) {
+        self.progress.show(&format!("{open} of {of} sessions"), open == usize::from(of));
+    }
+
+    fn result(&mut self, result: TestResult) -> Result<(), Error> {
+        self.row(&result)
+    }
+}
+
 impl Report<'_> {
+    /// Runs tests over the reliable service, as a client or as a server; what came of them, and whether a signal ended it.
+    ///
+    /// # Errors
+    /// As [`reliable::run`] has them.
+    pub fn reliable(
+        mut self,
+        kind: TestKind,
+        args: &MeasureArgs,
+        specs: &[TestSpec],
+        scale: ScaleArgs,
+        verbosity: u8,
+        stop: &signal::Stop,
+    ) -> Result<(Vec<Value>, bool), Error> {
+        let wish = reliable::Wish { specs, scale, kind: Some(kind) };
+        let ran = reliable::run(args, &open_config(args, verbosity), &wish, stop, &mut self);
+        self.progress.clear();
+        match ran {
+            Ok(interrupted) => Ok((self.results, interrupted)),
+            // What was measured before the signal is reported.
+            Err(e) if e.exit == Exit::Interrupted && !self.results.is_empty() => Ok((self.results, true)),
+            Err(e) => Err(e),
+        }
+    }
+
     /// Prints lines that are no result of a test.
     pub fn lines(&mut self, text: &str) -> Result<(), Error> {
         self.progress.clear();

@@ -3,7 +3,7 @@
 use super::bw::{Report, serve};
 use super::measure::{Job, MeasureArgs, Progress, open_config, resolve, run_client, with_bench};
 use crate::error::{Error, Exit};
-use crate::reliable::{self, Service};
+use crate::reliable::{ScaleArgs, Service};
 use crate::rendezvous::message::{TestKind, TestSpec};
 use crate::report::numbers::Time;
 use crate::report::table::Align::Right;
@@ -22,13 +22,15 @@ use std::time::Duration;
 const AFTER: &str = "\
 The same command runs on both sides: first without HOST (the server, which waits), then with it. One message is in flight at
 a time; the server sends it back. Times are half of the round trip, as perftest has them; the first 200 round trips warm up
-and do not count. The server says how many messages it answered, those included.
+and do not count. The server says how many messages it answered, those included. Messages are reliable and of any size, unless both
+sides have --service ud.
 
 Examples:
   spraywire lat                        the server: a net_memif port, address 192.0.2.1
   spraywire lat 192.0.2.1              the client on the same machine: 10,000 round trips of 2 bytes
-  spraywire lat 192.0.2.1 -a -n 1000   all sizes from 2 B to the MTU
+  spraywire lat 192.0.2.1 -a -n 1000   all sizes from 2 B to 1 MiB
   spraywire lat 192.0.2.1 -s 64 -D 10  ten seconds of 64-byte messages
+  spraywire lat 192.0.2.1 --service ud  raw UD, if the server has --service ud too
   spraywire lat 192.0.2.1 --json=lat.json";
 
 /// Arguments of `lat`.
@@ -39,7 +41,7 @@ pub struct LatArgs {
     #[arg(short, long, value_name = "BYTES", default_value = "2", value_parser = units::size)]
     pub size: u64,
 
-    /// Run all sizes from 2 bytes to the MTU, doubling
+    /// Run all sizes from 2 bytes to 1 MiB, over raw UD to the IB MTU, doubling
     #[arg(short, long, conflicts_with = "size")]
     pub all: bool,
 
@@ -112,7 +114,7 @@ pub fn run(args: &LatArgs, verbosity: u8) -> Result<Exit, Error> {
     let report = Report { out: &mut out, results: Vec::new(), header: false, progress: Progress::new() };
     let (results, interrupted) = if args.common.service.service == Service::Reliable {
         let specs = args.specs(Mtu::B4096.bytes())?;
-        reliable::run(TestKind::Lat, &args.common, &specs, verbosity, &stop, report)?
+        report.reliable(TestKind::Lat, &args.common, &specs, ScaleArgs::default(), verbosity, &stop)?
     } else {
         with_bench(&args.common, &open_config(&args.common, verbosity), &stop, LatJob { args, report })?
     };

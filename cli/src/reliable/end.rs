@@ -2,15 +2,19 @@
 
 use super::Message;
 use crate::error::Error;
+use crate::rendezvous::message::Message as Hail;
+use crate::rendezvous::{CONTROL_QPN, Control, Peer};
 use crate::signal::Stop;
-use crate::traffic::drive::Buf;
+use crate::traffic::drive::{Buf, Drive, Inline};
 use dataplane::clock::Clock;
 use dataplane::idle::{Idle, IdlePolicy};
-use dataplane::io::PortIo;
+use dataplane::io::{PortIo, PortState, PortWatch};
 use dataplane::reliable::{Done, Reliable};
 use dataplane::worker::Worker;
 use roce_proto::time::Instant;
 use roce_proto::transport::{DownReason, Event, RecvRequest, SendRequest, SessionKey};
+use roce_proto::types::Qpn;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// The communicator of the tests' own messages.
@@ -23,43 +27,132 @@ const LONGEST: usize = 16 * 1024;
 pub(super) const RESULT: u64 = 1;
 /// Receives posted for them.
 const RECEIVES: usize = 4;
+/// Rounds between two looks at who speaks of tests over raw UD.
+const ATTEND: u32 = 64;
 
-/// A worker with a reliable endpoint.
-pub(super) struct End<I: PortIo> {
-    pub worker: Worker<I, Buf>,
+/// A worker with a reliable endpoint, and what tests over raw UD agree by: so that who wants those is told.
+pub(super) struct End<I: PortIo + 'static> {
+    drive: Inline<I>,
     pub reliable: Reliable<Buf>,
+    control: Control,
     clock: Clock,
     idle: Idle,
     stop: Stop,
     pub now: Instant,
+    port: PortWatch,
+    rounds: u32,
+    /// Who has said that its tests are over raw UD.
+    raw: Option<IpAddr>,
 }
 
-impl<I: PortIo> End<I> {
+impl<I: PortIo + 'static> End<I> {
+    /// `listen` takes the well-known number, at which who comes for a test over raw UD asks.
     pub fn new(
-        worker: Worker<I, Buf>,
+        mut worker: Worker<I, Buf>,
         reliable: Reliable<Buf>,
-        clock: Clock,
         idle: IdlePolicy,
         stop: Stop,
-    ) -> End<I> {
+        listen: bool,
+    ) -> Result<End<I>, Error> {
+        let clock = Clock::new();
         let now = clock.now();
-        End { worker, reliable, clock, idle: Idle::new(idle), stop, now }
+        let cq = worker.create_cq(256);
+        let mut drive = Inline::new(worker, [cq, cq], clock, idle);
+        let known = if listen { Qpn::new(CONTROL_QPN) } else { None };
+        let mut control = Control::open(&mut drive, cq, known)?;
+        control.reliable = true;
+        let port = drive.worker().watch(0).ok_or_else(|| Error::failed("the worker has no port"))?;
+        let idle = Idle::new(idle);
+        Ok(End { drive, reliable, control, clock, idle, stop, now, port, rounds: 0, raw: None })
+    }
+
+    /// The worker.
+    pub fn worker(&mut self) -> &mut Worker<I, Buf> {
+        self.drive.worker()
+    }
+
+    /// The endpoint and its worker.
+    pub fn both(&mut self) -> (&mut Reliable<Buf>, &mut Worker<I, Buf>) {
+        (&mut self.reliable, self.drive.worker())
     }
 
     /// One round; `busy` says whether the caller found work itself.
     #[inline]
     pub fn round(&mut self, busy: bool) {
         self.now = self.clock.now();
-        let progress = self.reliable.poll(&mut self.worker, self.now);
+        let progress = self.reliable.poll(self.drive.worker(), self.now);
+        self.rounds = self.rounds.wrapping_add(1);
+        if self.rounds.is_multiple_of(ATTEND) || !progress.any() {
+            self.attend();
+        }
         // Sleeping is for when nothing is due: a deadline near by is waited for awake.
         let near = self.now + Duration::from_micros(500);
         let due = self.reliable.next_deadline().is_some_and(|at| at <= near);
         self.idle.after_round(busy || due || progress.any());
     }
 
+    /// Answers who wants a test over raw UD.
+    #[inline]
+    fn attend(&mut self) {
+        while let Some(done) = self.drive.complete() {
+            self.control.take_own(&mut self.drive, done);
+            self.answer();
+        }
+        // Answers may wait for a neighbour; there is nobody to tell if they cannot leave.
+        let _ = self.control.pump(&mut self.drive);
+    }
+
+    #[cold]
+    fn answer(&mut self) {
+        while let Some((from, message)) = self.control.next_message() {
+            match message {
+                Hail::Hello { id, .. } => {
+                    let why =
+                        "its tests run over the reliable service: give --service to neither side or to both";
+                    // It asks again if this does not leave.
+                    let _ = self.control.send(&mut self.drive, from, &Hail::Refuse { id, why: why.into() });
+                }
+                Hail::About { reliable: false, .. } => self.raw = Some(from.ip),
+                _ => {}
+            }
+        }
+    }
+
+    /// Asks a server what its tests run over.
+    pub fn ask(&mut self, ip: IpAddr) -> Result<(), Error> {
+        let server = Peer { ip, qpn: Qpn::new(CONTROL_QPN).unwrap_or_default() };
+        self.control.send(&mut self.drive, server, &Hail::Probe { id: u64::from(self.rounds) })
+    }
+
+    /// Whether it has said that it is raw UD.
+    pub fn is_raw(&self, ip: IpAddr) -> bool {
+        self.raw == Some(ip)
+    }
+
     /// Whether a signal asked for a stop.
     pub fn stopped(&self) -> bool {
         self.stop.requested()
+    }
+
+    /// An error if a signal asked for a stop, or the port is gone for good.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.stopped() {
+            return Err(Error::interrupted());
+        }
+        self.check_port()
+    }
+
+    /// An error if the port is gone for good.
+    pub fn check_port(&self) -> Result<(), Error> {
+        match self.port.state() {
+            PortState::Gone => Err(Error::port_gone()),
+            PortState::Up | PortState::Down => Ok(()),
+        }
+    }
+
+    /// Times that the link was lost.
+    pub fn link_lost(&self) -> u64 {
+        self.port.lost()
     }
 
     /// Rounds for a while, in which nothing is expected.
@@ -74,7 +167,7 @@ impl<I: PortIo> End<I> {
 
     /// The next event of a session.
     pub fn event(&mut self) -> Option<Event> {
-        self.reliable.poll_event(&mut self.worker)
+        self.reliable.poll_event(self.drive.worker())
     }
 
     /// Sends one of the tests' own messages.

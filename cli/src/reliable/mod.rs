@@ -1,42 +1,52 @@
-//! `bw` and `lat` over the reliable service: messages of any size, none lost. Client and server agree on a test by reliable
-//! messages too; each test has a session of its own, whose end frees whatever it left.
+//! `bw`, `lat` and `demo` over the reliable service: messages of any size, none lost. Client and server agree on a test by
+//! reliable messages too; each test has sessions of its own, whose end frees whatever it left.
 
 mod end;
+mod figures;
+mod meet;
+mod peers;
 mod test;
 
-use crate::cmd::bw::Report;
-use crate::cmd::measure::{MeasureArgs, open_config, resolve, seed};
-use crate::endpoint::Endpoint;
-use crate::error::{Error, Exit};
+pub use figures::{again, text};
+
+use crate::cmd::measure::{MeasureArgs, idle_for, resolve, seed};
+use crate::endpoint::{Endpoint, OpenConfig};
+use crate::error::Error;
 use crate::rendezvous::message::{RxReport, TestKind, TestSpec};
 use crate::signal::Stop;
-use crate::traffic::session::TestResult;
+use crate::traffic::session::{TestResult, Watch};
 use crate::units;
 use clap::{Args, ValueEnum};
-use dataplane::clock::Clock;
 use dataplane::reliable::{Reliable, ReliableConfig, fresh_secret};
 use dataplane::worker::WorkerConfig;
 use end::End;
-use roce_proto::transport::{Address, Algorithm, Limits};
+use figures::Figures;
+use roce_proto::transport::{Address, Algorithm, Limits, Times};
 use roce_proto::types::Qpn;
-use roce_proto::wire::shim::Kind;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The server's queue pair: one above that of tests over raw UD.
+/// The server's queue pair: one above that of tests over raw UD. Those of further peers follow.
 const SERVER_QPN: u32 = crate::rendezvous::CONTROL_QPN + 1;
 /// Version of the messages below.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
+/// Sessions of an endpoint: those of a test, and of clients that come meanwhile.
+const MORE_SESSIONS: u32 = 1_024;
+/// Silence after which a side asks whether the other is there, and after which it is gone.
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_secs(5);
+/// Peers of a test at the most.
+pub const MAX_PEERS: u16 = 10_000;
 
 /// Which service carries the messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Service {
-    /// Raw UD: a message is a packet, and may be lost
-    #[default]
-    Ud,
     /// Reliable messages of any size (CSA-UD)
+    #[default]
     Reliable,
+    /// Raw UD: a message is a packet, and may be lost
+    Ud,
 }
 
 /// Which congestion control.
@@ -54,14 +64,14 @@ pub enum Cc {
 #[derive(Args, Clone, Copy, Debug, Serialize)]
 pub struct ServiceArgs {
     /// Which service carries the messages; the same on both sides
-    #[arg(long, value_enum, default_value_t = Service::Ud)]
+    #[arg(long, value_enum, default_value_t = Service::Reliable)]
     pub service: Service,
 
     /// Congestion control of the reliable service
     #[arg(long, value_enum, default_value_t = Cc::Fixed)]
     pub cc: Cc,
 
-    /// Bytes that the reliable service may have in flight, with --cc fixed
+    /// Bytes that a session of the reliable service may have in flight, with --cc fixed
     #[arg(long, value_name = "BYTES", default_value = "512k", value_parser = units::size)]
     pub window: u64,
 
@@ -72,7 +82,7 @@ pub struct ServiceArgs {
 
 impl Default for ServiceArgs {
     fn default() -> Self {
-        ServiceArgs { service: Service::Ud, cc: Cc::Fixed, window: 512 * 1024, paths: 1 }
+        ServiceArgs { service: Service::Reliable, cc: Cc::Fixed, window: 512 * 1024, paths: 1 }
     }
 }
 
@@ -86,6 +96,40 @@ impl ServiceArgs {
     }
 }
 
+/// How many peers a test has, and what memory its messages come into.
+#[derive(Args, Clone, Copy, Debug, Serialize)]
+pub struct ScaleArgs {
+    /// Peers of the client's endpoint, to a random one of which each message goes. The server's endpoint has a queue pair for each, so that
+    /// they are peers of their own to the client
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_PEERS)))]
+    pub peers: u16,
+
+    /// Bytes of receives that a side of the reliable service posts at most, over all peers; two messages for each at least
+    #[arg(long, value_name = "BYTES", default_value = "4M", value_parser = units::size)]
+    pub recv_memory: u64,
+}
+
+impl Default for ScaleArgs {
+    fn default() -> Self {
+        ScaleArgs { peers: 1, recv_memory: 4 << 20 }
+    }
+}
+
+/// Who hears of tests as they go.
+pub trait Audience: Watch {
+    /// The server waits for a client.
+    fn ready(&mut self, _text: &str) -> Result<(), Error> {
+        Ok(())
+    }
+    /// The client begins its test of that number, counted from 0.
+    fn begins(&mut self, _nth: usize, _spec: &TestSpec) {}
+    /// Sessions are opened: so many of so many.
+    fn opening(&mut self, _open: usize, _of: u16) {}
+    /// A test has ended.
+    fn result(&mut self, result: TestResult) -> Result<(), Error>;
+}
+
 /// What client and server say to each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "t", rename_all = "lowercase")]
@@ -96,9 +140,17 @@ enum Message {
         version: u16,
         /// The test.
         spec: TestSpec,
+        /// Peers that it wants the server to be, this session's included.
+        #[serde(default = "one")]
+        peers: u16,
+        /// Bytes of receives that a side posts.
+        #[serde(default)]
+        memory: u64,
         /// No other follows.
         last: bool,
     },
+    /// Server: the other peers are there. Connect to them.
+    Connect {},
     /// Server: go ahead, or why not.
     Ready {
         /// Why not.
@@ -114,130 +166,84 @@ enum Message {
         /// What came.
         report: RxReport,
         /// What the transport did for it.
-        figures: Figures,
+        figures: Box<Figures>,
     },
 }
 
-/// What the transport of one side did during a test.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Figures {
-    /// Segments sent, those sent again included.
-    segments: u64,
-    /// Segments sent again.
-    retransmitted: u64,
-    /// Of them, those that the peer had.
-    spurious: u64,
-    /// Segments that a gap on their path showed to be lost.
-    gap_losses: u64,
-    /// Segments given up by a time-out.
-    rto_losses: u64,
-    /// Packets that carried no segment.
-    control: u64,
-    /// Feedback among them.
-    feedback: u64,
-    /// Probes among them.
-    probes: u64,
-    /// Time from the first loss of a message to its last acknowledgement, of messages that lost something: the median and the
-    /// longest, nanoseconds.
-    recovery_ns: [u64; 2],
+fn one() -> u16 {
+    1
 }
 
-impl Figures {
-    /// What one endpoint counted since `before`.
-    fn of(now: &dataplane::reliable::Counters, before: &dataplane::reliable::Counters) -> Figures {
-        let sent = |kind| now.sent(kind) - before.sent(kind);
-        let all: u64 = Kind::ALL.iter().map(|&kind| sent(kind)).sum();
-        Figures {
-            segments: sent(Kind::Data),
-            retransmitted: now.retransmitted - before.retransmitted,
-            spurious: now.spurious - before.spurious,
-            gap_losses: now.gap_losses - before.gap_losses,
-            rto_losses: now.rto_losses - before.rto_losses,
-            control: all - sent(Kind::Data),
-            feedback: sent(Kind::Feedback),
-            probes: sent(Kind::Probe),
-            recovery_ns: [0; 2],
-        }
-    }
+/// What an end is asked for.
+pub struct Wish<'a> {
+    /// The tests that a client asks for.
+    pub specs: &'a [TestSpec],
+    /// Their peers and memory.
+    pub scale: ScaleArgs,
+    /// The one kind that a server runs; any if none.
+    pub kind: Option<TestKind>,
 }
 
-/// Runs the tests of `specs` as a client, or serves one client's.
+/// Runs tests as a client, or serves one client's; returns whether a signal ended them.
 ///
 /// # Errors
 /// As the tests over raw UD have them.
 pub fn run(
-    kind: TestKind,
     args: &MeasureArgs,
-    specs: &[TestSpec],
-    verbosity: u8,
+    config: &OpenConfig,
+    wish: &Wish<'_>,
     stop: &Stop,
-    mut report: Report<'_>,
-) -> Result<(Vec<serde_json::Value>, bool), Error> {
+    audience: &mut impl Audience,
+) -> Result<bool, Error> {
     if args.worker != crate::cmd::measure::WorkerKind::Inline {
-        return Err(Error::usage("the reliable service runs inline here: leave --worker out"));
+        return Err(Error::usage(
+            "the reliable service runs inline: leave --worker out, or use --service ud",
+        ));
     }
-    let endpoint = Endpoint::open(&args.endpoint, &open_config(args, verbosity), stop)?;
+    let endpoint = Endpoint::open(&args.endpoint, config, stop)?;
     if let Some(core) = endpoint.core(0) {
         dataplane::idle::pin_current_thread(core).map_err(Error::usage)?;
     }
-    let idle = crate::cmd::measure::idle_for(endpoint.idle(), endpoint.idle() == Default::default(), 1);
+    let idle = idle_for(endpoint.idle(), endpoint.idle() == Default::default(), 1);
     let seed = seed();
     let (mut worker, environment) =
         endpoint.into_worker(&WorkerConfig { seed, ..WorkerConfig::default() })?;
-    let secret =
-        fresh_secret().map_err(|e| Error::failed(format_args!("the system gives no random numbers: {e}")))?;
-    let mut config = ReliableConfig::new(seed, secret);
-    config.qpn = args.host.is_none().then(|| Qpn::new(SERVER_QPN)).flatten();
-    config.engine.listen = args.host.is_none();
-    config.engine.paths = args.service.paths;
-    config.engine.limits = Limits { sessions: 1_024, ..Limits::default() };
-    config.engine.congestion = match args.service.cc {
-        Cc::Fixed => Algorithm::Fixed(args.service.window),
-        Cc::DelayEcn => Algorithm::DelayEcn,
-    };
+    let listen = args.host.is_none();
+    let config = engine(args, wish, seed)?;
     let reliable = Reliable::new(&mut worker, &config, |len| vec![0; len].into()).map_err(Error::usage)?;
-    let mut end = End::new(worker, reliable, Clock::new(), idle, stop.clone());
+    let mut end = End::new(worker, reliable, idle, stop.clone(), listen)?;
     let interrupted = match &args.host {
-        None => test::serve(&mut end, kind, &mut report),
+        None => test::serve(&mut end, wish.kind, audience),
         Some(host) => resolve(host, false).and_then(|ip| {
-            let server = Address { ip, qpn: Qpn::new(SERVER_QPN).unwrap_or_default() };
-            test::measure(&mut end, server, args.wait, specs, &mut report)
+            let server = Address::new(ip, Qpn::new(SERVER_QPN).unwrap_or_default());
+            test::measure(&mut end, server, args.wait, wish, audience)
         }),
     };
     // What was said last may still be on its way.
     end.linger(Duration::from_millis(20));
     drop(end);
     environment.close();
-    match interrupted {
-        Ok(interrupted) => Ok((report.results, interrupted)),
-        // What was measured before the signal is reported.
-        Err(e) if e.exit == Exit::Interrupted && !report.results.is_empty() => Ok((report.results, true)),
-        Err(e) => Err(e),
-    }
+    interrupted
 }
 
-/// Both sides' figures as JSON.
-fn figures_json(result: &TestResult, client: &Figures, server: &Figures) -> serde_json::Value {
-    let control = client.control + server.control;
-    let all = control + client.segments + server.segments;
-    serde_json::json!({
-        "client": client,
-        "server": server,
-        "control_share": if all == 0 { 0.0 } else { control as f64 / all as f64 },
-        "messages": result.server.messages + result.client.messages,
-    })
-}
-
-/// The figures in a line.
-pub fn text(figures: &serde_json::Value) -> String {
-    let sum = |name: &str| -> u64 {
-        ["client", "server"].iter().filter_map(|side| figures[side][name].as_u64()).sum()
+/// The endpoint that a test wants.
+fn engine(args: &MeasureArgs, wish: &Wish<'_>, seed: u64) -> Result<ReliableConfig, Error> {
+    let secret =
+        fresh_secret().map_err(|e| Error::failed(format_args!("the system gives no random numbers: {e}")))?;
+    let listen = args.host.is_none();
+    let mut config = ReliableConfig::new(seed, secret);
+    config.qpn = listen.then(|| Qpn::new(SERVER_QPN)).flatten();
+    config.engine.listen = listen;
+    config.engine.paths = args.service.paths;
+    // The server hears of the client's wish when the tables are there; what is not used of them is not touched.
+    let peers = if listen { MAX_PEERS } else { wish.scale.peers };
+    let sessions = u32::from(peers) + MORE_SESSIONS;
+    config.engine.limits = Limits { sessions, ..Limits::default() };
+    // A side that is gone is told of as soon as over raw UD.
+    config.engine.times = Times { keep_alive: KEEP_ALIVE, silence: SILENCE, ..Times::default() };
+    config.engine.congestion = match args.service.cc {
+        Cc::Fixed => Algorithm::Fixed(args.service.window),
+        Cc::DelayEcn => Algorithm::DelayEcn,
     };
-    format!(
-        "  segments {}, sent again {} ({} of them needlessly), control {:.1} % of packets",
-        sum("segments"),
-        sum("retransmitted"),
-        sum("spurious"),
-        100.0 * figures["control_share"].as_f64().unwrap_or_default()
-    )
+    Ok(config)
 }

@@ -1,32 +1,47 @@
 //! The tests themselves, as the client and as the server run them.
 
 use super::end::{CONTROL, DATA, End, RESULT, lost};
-use super::{Figures, Message, VERSION, figures_json};
-use crate::cmd::bw::Report;
+use super::figures::{self, Figures};
+use super::peers::{self, Cost};
+use super::{Audience, MAX_PEERS, Message, VERSION, Wish, meet};
 use crate::error::Error;
 use crate::rendezvous::message::{RxReport, TestKind, TestSpec};
 use crate::traffic::drive::Buf;
 use crate::traffic::meter::Meter;
 use crate::traffic::pingpong::WARM_UP;
-use crate::traffic::session::{TestResult, Watch, check_spec};
+use crate::traffic::session::{Counted, TestResult, check_spec, drops_since};
 use dataplane::io::PortIo;
 use dataplane::reliable::{Counters, Done};
 use hdrhistogram::Histogram;
 use roce_proto::time::Instant;
 use roce_proto::transport::{
-    Address, DownReason, Event, Operation, RecvRequest, SendRequest, SessionKey, Status,
+    Address, Event, Limits, Operation, PostError, RecvRequest, SendRequest, SessionKey, Status,
 };
+use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Bytes that a side's posted receives, or its sends, have together at the most, beyond two messages.
+/// Bytes that a side's sends have together at the most, beyond two messages.
 const MEMORY: usize = 4 << 20;
+/// Receives that are left for what tests say to each other, by all clients.
+const SPARE_RECEIVES: u32 = 8_192;
 /// Rounds between two looks at the signal and the progress line.
 const LOOK: u32 = 4_096;
+
+/// What is measured, as both ends know it.
+#[derive(Clone, Debug)]
+pub(super) struct Test {
+    pub spec: TestSpec,
+    pub peers: u16,
+    pub memory: u64,
+}
 
 /// One end of a test that runs.
 struct Run {
     spec: TestSpec,
+    /// The session by which the ends speak about the test: the first of those that it has.
     session: SessionKey,
+    sessions: Vec<SessionKey>,
+    rng: fastrand::Rng,
     /// This end sends of its own accord.
     sends: bool,
     client: bool,
@@ -45,33 +60,62 @@ struct Run {
     /// The session is gone.
     closed: bool,
     before: Counters,
+    counted: Counted,
+    link_lost: u64,
     recovery: Histogram<u64>,
     rtt: Option<Histogram<u64>>,
     /// What the peer received, and what its transport did.
     result: Option<(RxReport, Figures)>,
     own: Option<(RxReport, Figures)>,
+    /// What its sessions cost this side.
+    cost: Option<Cost>,
 }
 
-fn depth(wanted: u32, size: usize) -> usize {
-    (wanted as usize).min((MEMORY / size.max(1)).max(2))
+fn depth(wanted: u32, size: usize, memory: usize) -> usize {
+    (wanted as usize).min((memory / size.max(1)).max(2))
+}
+
+impl Test {
+    /// Receives of each peer.
+    fn receives(&self) -> usize {
+        let peers = usize::from(self.peers.max(1));
+        let memory = usize::try_from(self.memory).unwrap_or(usize::MAX) / peers;
+        let places = (Limits::default().receives - SPARE_RECEIVES) as usize / peers;
+        depth(self.spec.rx_depth, self.spec.size as usize, memory).min(places)
+    }
+
+    /// Why it cannot be run, if it cannot.
+    fn check(&self, kind: Option<TestKind>) -> Result<(), String> {
+        kind.map_or(Ok(()), |kind| kind.accepts(self.spec.kind))?;
+        check_spec(&self.spec, u32::MAX as usize)?;
+        if self.peers == 0 || self.peers > MAX_PEERS {
+            return Err(format!("{} peers: it must be 1 to {MAX_PEERS}", self.peers));
+        }
+        Ok(())
+    }
 }
 
 impl Run {
-    fn new<I: PortIo>(
+    /// An end of `test` over `sessions`, of which there is one at least.
+    fn new<I: PortIo + 'static>(
         end: &mut End<I>,
-        spec: &TestSpec,
-        session: SessionKey,
+        test: &Test,
+        sessions: Vec<SessionKey>,
         client: bool,
     ) -> Result<Run, Error> {
+        let spec = &test.spec;
+        let session = *sessions.first().ok_or_else(|| Error::failed("a test without a session"))?;
         let lat = spec.kind == TestKind::Lat;
         let sends = client || (spec.bidirectional && !lat);
         let receives = !client || spec.bidirectional || lat;
         let size = spec.size as usize;
-        let (tx, rx) = if lat { (1, 4) } else { (depth(spec.tx_depth, size), depth(spec.rx_depth, size)) };
+        let (tx, rx) = if lat { (1, 4) } else { (depth(spec.tx_depth, size, MEMORY), test.receives()) };
         let histogram = || Histogram::new_with_bounds(1, 3_600_000_000_000, 3).map_err(Error::failed);
         let mut run = Run {
             spec: spec.clone(),
             session,
+            sessions,
+            rng: fastrand::Rng::with_seed(end.now.as_nanos()),
             sends,
             client,
             free: Vec::new(),
@@ -86,25 +130,48 @@ impl Run {
             taken: true,
             closed: false,
             before: end.reliable.counters().clone(),
+            counted: Counted::of(end.worker()),
+            link_lost: end.link_lost(),
             recovery: histogram()?,
             rtt: if lat && client { Some(histogram()?) } else { None },
             result: None,
             own: None,
+            cost: None,
         };
         if sends {
             run.free = (0..tx).map(|i| (0..size).map(|at| (at + i) as u8).collect()).collect();
         }
         if receives {
-            for _ in 0..rx {
-                run.receive(end, vec![0; size].into())?;
+            for i in 0..rx * run.sessions.len() {
+                let session = run.sessions.get(i % run.sessions.len()).copied().unwrap_or(session);
+                run.receive(end, session, vec![0; size].into())?;
             }
         }
         Ok(run)
     }
 
-    fn receive<I: PortIo>(&self, end: &mut End<I>, buf: Buf) -> Result<(), Error> {
+    fn receive<I: PortIo + 'static>(
+        &self,
+        end: &mut End<I>,
+        session: SessionKey,
+        buf: Buf,
+    ) -> Result<(), Error> {
         let request = RecvRequest { communicator: DATA, ..RecvRequest::default() };
-        end.reliable.post_recv(self.session, &request, buf).map_err(|(e, _)| Error::failed(e))
+        match end.reliable.post_recv(session, &request, buf) {
+            Ok(()) => Ok(()),
+            // Its end will be told of as an event.
+            Err((PostError::NoSession, _)) => Ok(()),
+            Err((e, _)) => Err(Error::failed(e)),
+        }
+    }
+
+    /// A random one of the sessions.
+    #[inline]
+    fn any_session(&mut self) -> SessionKey {
+        match self.sessions.len() {
+            1 => self.session,
+            n => self.sessions.get(self.rng.usize(0..n)).copied().unwrap_or(self.session),
+        }
     }
 
     /// Messages that quota, time and rate allow now.
@@ -125,14 +192,15 @@ impl Run {
         if self.spec.kind == TestKind::Lat { WARM_UP } else { 0 }
     }
 
-    fn send<I: PortIo>(&mut self, end: &mut End<I>, buf: Buf) -> Result<bool, Error> {
+    fn send<I: PortIo + 'static>(&mut self, end: &mut End<I>, buf: Buf) -> Result<bool, Error> {
+        let session = self.any_session();
         let request = SendRequest {
             token: end.now.as_nanos(),
             len: u64::from(self.spec.size),
             communicator: DATA,
             ..SendRequest::default()
         };
-        match end.reliable.post_send(self.session, &request, buf) {
+        match end.reliable.post_send(session, &request, buf) {
             Ok(()) => {
                 self.posted += 1;
                 Ok(true)
@@ -146,7 +214,7 @@ impl Run {
     }
 
     /// Posts what may be sent; returns whether anything was.
-    fn post<I: PortIo>(&mut self, end: &mut End<I>) -> Result<bool, Error> {
+    fn post<I: PortIo + 'static>(&mut self, end: &mut End<I>) -> Result<bool, Error> {
         let mut any = false;
         if !self.over && !self.free.is_empty() {
             let due = self.due(end.now).min(self.free.len() as u64);
@@ -166,9 +234,10 @@ impl Run {
     }
 
     /// An operation ended.
-    fn take<I: PortIo>(&mut self, end: &mut End<I>, done: Done<Buf>) -> Result<(), Error> {
+    fn take<I: PortIo + 'static>(&mut self, end: &mut End<I>, done: Done<Buf>) -> Result<(), Error> {
         let c = done.completion;
-        if c.session != self.session || c.status == Status::SessionDown {
+        // What other clients say waits for its turn, which is after this test: they ask again.
+        if c.status == Status::SessionDown || (c.communicator == CONTROL && c.session != self.session) {
             return Ok(());
         }
         if c.status != Status::Success {
@@ -182,7 +251,7 @@ impl Run {
                 }
                 if self.spec.kind == TestKind::Lat && !self.client {
                     // The server's answers are the messages that came: their memory receives again.
-                    self.receive(end, done.buf)?;
+                    self.receive(end, c.session, done.buf)?;
                 } else {
                     self.free.push(done.buf);
                 }
@@ -194,37 +263,39 @@ impl Run {
                         if self.meter.count() > WARM_UP {
                             rtt.saturating_record(end.now.saturating_since(self.started).as_nanos() as u64);
                         }
-                        self.receive(end, done.buf)?;
+                        self.receive(end, c.session, done.buf)?;
                     }
                     (None, TestKind::Lat) => {
                         self.send(end, done.buf)?;
                     }
-                    (None, TestKind::Bw) => self.receive(end, done.buf)?,
+                    (None, TestKind::Bw) => self.receive(end, c.session, done.buf)?,
                 }
             }
             (CONTROL, Operation::Send) => self.taken |= c.token == RESULT,
             (CONTROL, Operation::Recv) => match end.hear(done)? {
                 Message::End { sent } => self.expected = Some(sent),
-                Message::Result { report, figures } => self.result = Some((report, figures)),
-                Message::Hello { .. } | Message::Ready { .. } => {}
+                Message::Result { report, figures } => self.result = Some((report, *figures)),
+                Message::Hello { .. } | Message::Ready { .. } | Message::Connect {} => {}
             },
             _ => {}
         }
         if !self.answered && self.expected.is_some_and(|sent| self.meter.count() >= sent) {
             self.answered = true;
             let (report, figures) = self.report(end);
-            end.say(self.session, &Message::Result { report: report.clone(), figures: figures.clone() })?;
+            let told = Message::Result { report: report.clone(), figures: Box::new(figures.clone()) };
+            end.say(self.session, &told)?;
             self.own = Some((report, figures));
             self.taken = false;
         }
         Ok(())
     }
 
-    fn report<I: PortIo>(&self, end: &End<I>) -> (RxReport, Figures) {
-        let mut figures = Figures::of(end.reliable.counters(), &self.before);
-        figures.recovery_ns = [self.recovery.value_at_quantile(0.5), self.recovery.max()];
+    fn report<I: PortIo + 'static>(&self, end: &mut End<I>) -> (RxReport, Figures) {
+        let mut figures = Figures::of(end.reliable.counters(), &self.before, &self.recovery);
+        figures.cost = self.cost;
         let mut report = self.meter.report();
         report.sent = self.posted;
+        report.drops = drops_since(&self.counted, &Counted::of(end.worker()));
         (report, figures)
     }
 
@@ -239,7 +310,11 @@ impl Run {
     }
 
     /// Runs until both ends have what they want; false if a signal came first.
-    fn run<I: PortIo>(&mut self, end: &mut End<I>, report: &mut Report<'_>) -> Result<bool, Error> {
+    fn run<I: PortIo + 'static>(
+        &mut self,
+        end: &mut End<I>,
+        audience: &mut impl Audience,
+    ) -> Result<bool, Error> {
         let mut rounds = 0;
         self.started = end.now;
         let begun = end.now;
@@ -257,14 +332,15 @@ impl Run {
             }
             while let Some(event) = end.event() {
                 match event {
-                    Event::Down { session, reason, .. } if session == self.session => {
+                    Event::Down { session, reason, .. } if self.sessions.contains(&session) => {
                         // The peer closes once it has our result, which may be before we know that it has.
                         if !self.has_all() {
                             return Err(lost(reason));
                         }
-                        self.closed = true;
+                        self.closed |= session == self.session;
                     }
-                    _ => {}
+                    Event::Up { session, .. } => end.listen(session)?,
+                    Event::Down { .. } => {}
                 }
             }
             rounds += if busy { 1 } else { 16 };
@@ -273,15 +349,16 @@ impl Run {
                 if end.stopped() {
                     return Ok(false);
                 }
+                end.check_port()?;
                 let messages = if self.sends { self.sent } else { self.meter.count() };
-                report.progress.progress(&self.spec, messages, end.now.saturating_since(begun));
+                audience.progress(&self.spec, messages, end.now.saturating_since(begun));
             }
         }
         Ok(true)
     }
 
     /// The client's next message of a latency test.
-    fn ping<I: PortIo>(&mut self, end: &mut End<I>, begun: Instant) -> Result<bool, Error> {
+    fn ping<I: PortIo + 'static>(&mut self, end: &mut End<I>, begun: Instant) -> Result<bool, Error> {
         // Quota and time count from the beginning, the round trip from here.
         self.started = begun;
         let due = self.due(end.now);
@@ -294,24 +371,53 @@ impl Run {
     }
 }
 
+/// What the sessions of a test cost, for its report.
+fn costs(test: &Test, client: Option<Cost>, server: Option<Cost>) -> Value {
+    match test.peers {
+        0 | 1 => Value::Null,
+        count => json!({ "count": count, "client": client, "server": server }),
+    }
+}
+
 /// Runs the tests as a client; returns whether a signal ended them.
-pub(super) fn measure<I: PortIo>(
+pub(super) fn measure<I: PortIo + 'static>(
     end: &mut End<I>,
     server: Address,
     wait: Duration,
-    specs: &[TestSpec],
-    report: &mut Report<'_>,
+    wish: &Wish<'_>,
+    audience: &mut impl Audience,
 ) -> Result<bool, Error> {
-    for (i, spec) in specs.iter().enumerate() {
-        let session = connect(end, server, wait, report)?;
+    for (i, spec) in wish.specs.iter().enumerate() {
+        audience.begins(i, spec);
+        let test = Test { spec: spec.clone(), peers: wish.scale.peers, memory: wish.scale.recv_memory };
+        let session = meet::connect(end, server, wait, audience)?;
         end.listen(session)?;
-        let hello = Message::Hello { version: VERSION, spec: spec.clone(), last: i + 1 == specs.len() };
-        end.say(session, &hello)?;
-        if let Some(refusal) = ready(end, session)? {
-            return Err(Error::failed(refusal));
+        end.say(
+            session,
+            &Message::Hello {
+                version: VERSION,
+                spec: spec.clone(),
+                peers: test.peers,
+                memory: test.memory,
+                last: i + 1 == wish.specs.len(),
+            },
+        )?;
+        let mut sessions = vec![session];
+        let mut cost = None;
+        loop {
+            match meet::word(end, session)? {
+                Message::Connect {} if sessions.len() == 1 => {
+                    let opened = peers::open(end, server, session, test.peers, audience)?;
+                    (sessions, cost) = (opened.0, Some(opened.1));
+                }
+                Message::Ready { refusal: Some(why) } => {
+                    return Err(Error::usage(format_args!("{} refused the test: {why}", server.ip)));
+                }
+                _ => break,
+            }
         }
-        let mut run = Run::new(end, spec, session, true)?;
-        let whole = run.run(end, report)?;
+        let mut run = Run::new(end, &test, sessions, true)?;
+        let whole = run.run(end, audience)?;
         let (client, own) = run.report(end);
         let (mut server, theirs) = run.result.take().unwrap_or_default();
         // Its result may have been written before it had sent all.
@@ -324,13 +430,14 @@ pub(super) fn measure<I: PortIo>(
             rtt: run.rtt.take(),
             unanswered,
             interrupted: !whole,
-            link_lost: 0,
+            link_lost: end.link_lost() - run.link_lost,
             reliable: None,
         };
-        result.reliable = Some(figures_json(&result, &own, &theirs));
-        report.row(&result)?;
-        end.reliable.close(session);
-        end.linger(Duration::from_millis(5));
+        let mut json = figures::to_json(&result, &own, &theirs);
+        json["peers"] = costs(&test, cost, theirs.cost);
+        result.reliable = Some(json);
+        audience.result(result)?;
+        meet::close(end, &run.sessions);
         if !whole {
             return Ok(true);
         }
@@ -338,158 +445,59 @@ pub(super) fn measure<I: PortIo>(
     Ok(false)
 }
 
-fn connect<I: PortIo>(
-    end: &mut End<I>,
-    server: Address,
-    wait: Duration,
-    report: &mut Report<'_>,
-) -> Result<SessionKey, Error> {
-    let begun = end.now;
-    let mut shown = None;
-    loop {
-        let session = end.reliable.connect(&mut end.worker, server, end.now).map_err(Error::failed)?;
-        loop {
-            end.round(false);
-            match end.event() {
-                Some(Event::Up { session: up, .. }) if up == session => return Ok(session),
-                // It may not be there yet.
-                Some(Event::Down { reason: DownReason::Refused(_), .. }) => break,
-                Some(Event::Down { reason, .. }) => return Err(lost(reason)),
-                _ => {}
-            }
-            let elapsed = end.now.saturating_since(begun);
-            if end.stopped() {
-                return Err(Error::interrupted());
-            }
-            if elapsed >= wait {
-                let error = Error::failed(format_args!("{server} does not answer"));
-                return Err(error.hint("start the same command with --service reliable there, without HOST"));
-            }
-            if shown != Some(elapsed.as_secs()) {
-                shown = Some(elapsed.as_secs());
-                report.progress.waiting(server.ip, elapsed);
-            }
-        }
-    }
-}
-
-/// Waits for the server's word; its refusal, if it does not want to.
-fn ready<I: PortIo>(end: &mut End<I>, session: SessionKey) -> Result<Option<String>, Error> {
-    loop {
-        end.round(false);
-        while let Some(done) = end.reliable.poll_completion() {
-            let c = done.completion;
-            if c.session == session && (c.communicator, c.operation) == (CONTROL, Operation::Recv) {
-                if c.status != Status::Success {
-                    continue;
-                }
-                if let Message::Ready { refusal } = end.hear(done)? {
-                    return Ok(refusal);
-                }
-            }
-        }
-        if let Some(Event::Down { session: down, reason, .. }) = end.event()
-            && down == session
-        {
-            return Err(lost(reason));
-        }
-        if end.stopped() {
-            return Err(Error::interrupted());
-        }
-    }
-}
-
 /// Serves one client; returns whether a signal ended it.
-pub(super) fn serve<I: PortIo>(
+pub(super) fn serve<I: PortIo + 'static>(
     end: &mut End<I>,
-    kind: TestKind,
-    report: &mut Report<'_>,
+    kind: Option<TestKind>,
+    audience: &mut impl Audience,
 ) -> Result<bool, Error> {
-    let addrs: Vec<String> = end.worker.addrs(0).iter().map(ToString::to_string).collect();
-    let text = format!("waiting for a client at {} (reliable service)", addrs.join(", "));
-    report.progress.show(&text, true);
+    let addrs: Vec<String> = end.worker().addrs(0).iter().map(ToString::to_string).collect();
+    audience.ready(&format!("waiting for a client at {} (reliable service)", addrs.join(", ")))?;
     loop {
-        let (session, spec, last) = hello(end)?;
-        let refusal = kind.accepts(spec.kind).err().or_else(|| check_spec(&spec, u32::MAX as usize).err());
-        let refused = refusal.is_some();
-        let mut closed = false;
-        let mut run = if refused { None } else { Some(Run::new(end, &spec, session, false)?) };
-        end.say(session, &Message::Ready { refusal })?;
-        if let Some(run) = &mut run {
-            let whole = run.run(end, report)?;
-            let (mut server, own) = run.own.take().unwrap_or_else(|| run.report(end));
-            let (mut client, theirs) = run.result.take().unwrap_or_default();
-            // Results may have been written before all was sent.
-            server.sent = run.posted;
-            client.sent = run.expected.unwrap_or(client.sent);
-            let mut result = TestResult {
-                spec,
-                server,
-                client,
-                rtt: None,
-                unanswered: 0,
-                interrupted: !whole,
-                link_lost: 0,
-                reliable: None,
-            };
-            result.reliable = Some(figures_json(&result, &theirs, &own));
-            report.row(&result)?;
-            closed = run.closed;
-            if !whole {
-                return Ok(true);
-            }
-        }
-        if !closed {
-            down(end, session)?;
-        }
-        if last || refused {
+        let (session, test, last) = meet::hello(end)?;
+        if let Err(why) = test.check(kind) {
+            end.say(session, &Message::Ready { refusal: Some(why) })?;
+            meet::down(end, session)?;
             return Ok(false);
         }
-    }
-}
-
-/// Waits for a client that wants something.
-fn hello<I: PortIo>(end: &mut End<I>) -> Result<(SessionKey, TestSpec, bool), Error> {
-    loop {
-        end.round(false);
-        while let Some(event) = end.event() {
-            if let Event::Up { session, .. } = event {
-                end.listen(session)?;
-            }
+        let (sessions, cost) = match test.peers {
+            1 => (vec![session], None),
+            n => peers::accept(end, session, n, audience).map(|(sessions, cost)| (sessions, Some(cost)))?,
+        };
+        let mut run = Run::new(end, &test, sessions, false)?;
+        run.cost = cost;
+        end.say(session, &Message::Ready { refusal: None })?;
+        let whole = run.run(end, audience)?;
+        let (mut server, own) = match run.own.take() {
+            Some(own) => own,
+            None => run.report(end),
+        };
+        let (mut client, theirs) = run.result.take().unwrap_or_default();
+        // Results may have been written before all was sent.
+        server.sent = run.posted;
+        client.sent = run.expected.unwrap_or(client.sent);
+        let mut result = TestResult {
+            spec: test.spec.clone(),
+            server,
+            client,
+            rtt: None,
+            unanswered: 0,
+            interrupted: !whole,
+            link_lost: end.link_lost() - run.link_lost,
+            reliable: None,
+        };
+        let mut json = figures::to_json(&result, &theirs, &own);
+        json["peers"] = costs(&test, theirs.cost, cost);
+        result.reliable = Some(json);
+        audience.result(result)?;
+        if !whole {
+            return Ok(true);
         }
-        while let Some(done) = end.reliable.poll_completion() {
-            let c = done.completion;
-            if c.status != Status::Success || (c.communicator, c.operation) != (CONTROL, Operation::Recv) {
-                continue;
-            }
-            if let Message::Hello { version, spec, last } = end.hear(done)? {
-                if version == VERSION {
-                    return Ok((c.session, spec, last));
-                }
-                let refusal = format!("the server speaks version {VERSION} of the tests, not {version}");
-                end.say(c.session, &Message::Ready { refusal: Some(refusal) })?;
-            }
+        if !run.closed {
+            meet::down(end, session)?;
         }
-        if end.stopped() {
-            return Err(Error::interrupted());
-        }
-    }
-}
-
-/// Waits until the client has closed the session.
-fn down<I: PortIo>(end: &mut End<I>, session: SessionKey) -> Result<(), Error> {
-    loop {
-        end.round(false);
-        while end.reliable.poll_completion().is_some() {}
-        while let Some(event) = end.event() {
-            match event {
-                Event::Down { session: down, .. } if down == session => return Ok(()),
-                Event::Up { session, .. } => end.listen(session)?,
-                Event::Down { .. } => {}
-            }
-        }
-        if end.stopped() {
-            return Err(Error::interrupted());
+        if last {
+            return Ok(false);
         }
     }
 }

@@ -181,6 +181,9 @@ pub enum Message {
         id: u64,
         /// The largest message the port carries, in bytes.
         mtu: u32,
+        /// Tests run over the reliable service there.
+        #[serde(default)]
+        reliable: bool,
     },
     /// Either: the session is over.
     Bye {

@@ -59,6 +59,8 @@ pub struct Control {
     /// Messages that came, until somebody asks.
     inbox: VecDeque<(Peer, Message)>,
     warned: bool,
+    /// What it tells of the service that tests run over.
+    pub reliable: bool,
 }
 
 impl Control {
@@ -94,6 +96,7 @@ impl Control {
             unposted: Vec::with_capacity(DEPTH),
             inbox: VecDeque::new(),
             warned: false,
+            reliable: false,
         })
     }
 
@@ -227,7 +230,8 @@ impl Control {
 
     /// Answers who asks what is here.
     fn tell<D: Drive>(&mut self, drive: &mut D, peer: Peer, id: u64) {
-        let about = Message::About { id, mtu: u32::try_from(self.mtu).unwrap_or(u32::MAX) };
+        let mtu = u32::try_from(self.mtu).unwrap_or(u32::MAX);
+        let about = Message::About { id, mtu, reliable: self.reliable };
         if let Err(error) = self.send(drive, peer, &about) {
             tracing::debug!("{} was not answered: {error}", peer.ip);
         }

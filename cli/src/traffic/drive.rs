@@ -96,6 +96,11 @@ impl<I: PortIo> Inline<I> {
         let [data_cq, control_cq] = cqs;
         Inline { worker, data_cq, control_cq, clock: RoundClock::new(clock), idle: Idle::new(idle) }
     }
+
+    /// The worker, for who polls it by another way.
+    pub fn worker(&mut self) -> &mut Worker<I, Buf> {
+        &mut self.worker
+    }
 }
 
 impl<I: PortIo + 'static> Drive for Inline<I> {

@@ -120,11 +120,13 @@ pub struct Done<B> {
 /// A reliable endpoint.
 pub struct Reliable<B: Buffer> {
     engine: Engine,
-    qp: QpKey,
+    /// Its queue pairs, with numbers one after the other, from `qpn`.
+    qps: Vec<QpKey>,
     cq: CqKey,
     qpn: Qpn,
     port: usize,
     qkey: QKey,
+    tx_depth: u32,
     sends: Store<B>,
     receives: Store<B>,
     /// Blocks of unexpected data, one after the other.
@@ -182,11 +184,12 @@ impl<B: Buffer> Reliable<B> {
         let block = engine_config.segment as usize;
         Ok(Reliable {
             engine,
-            qp,
+            qps: vec![qp],
             cq,
             qpn: worker.qpn(qp).unwrap_or_default(),
             port: config.port,
             qkey: config.qkey,
+            tx_depth: config.tx_depth,
             sends: Store::new(limits.sends),
             receives: Store::new(limits.receives),
             pool: vec![0; limits.blocks as usize * block],
@@ -200,9 +203,31 @@ impl<B: Buffer> Reliable<B> {
         })
     }
 
-    /// The number of its queue pair, by which peers reach it.
+    /// The number of its queue pair, by which peers reach it; of the first if it has several.
     pub fn qpn(&self) -> Qpn {
         self.qpn
+    }
+
+    /// Makes it have `count` queue pairs, whose numbers follow that of the first. One is enough for any number of peers; with more, one
+    /// peer can have several sessions with this endpoint, each by a queue pair of its own. [`Address::via`] names it.
+    ///
+    /// # Errors
+    /// A number that is taken, or no room for another queue pair; those made until then stay.
+    pub fn widen<I: PortIo>(&mut self, worker: &mut Worker<I, B>, count: u16) -> Result<(), QpError> {
+        while self.qps.len() < usize::from(count) {
+            let number = self.qpn.get() + self.qps.len() as u32;
+            let qpn = Qpn::new(number).ok_or(QpError::QpnReserved(number))?;
+            let qp = worker.create_qp(&QpConfig {
+                port: self.port,
+                qpn: Some(qpn),
+                qkey: self.qkey,
+                send_depth: self.tx_depth,
+                recv_depth: 1,
+                ..QpConfig::new(self.cq)
+            })?;
+            self.qps.push(qp);
+        }
+        Ok(())
     }
 
     /// Begins a session. Its [`Event::Up`] or [`Event::Down`] follows.
@@ -365,7 +390,7 @@ impl<B: Buffer> Reliable<B> {
     #[inline]
     fn receive<I: PortIo>(&mut self, worker: &mut Worker<I, B>, now: Instant) -> (Progress, bool) {
         let mut all = Progress::default();
-        let (engine, block) = (&mut self.engine, self.block);
+        let (engine, block, first) = (&mut self.engine, self.block, self.qpn);
         let (receives, pool) = (&mut self.receives, &mut self.pool);
         // What came while others were polled.
         worker.consume(self.cq, usize::MAX, |done| {
@@ -373,15 +398,17 @@ impl<B: Buffer> Reliable<B> {
             let bytes = bytes.map(|buf| buf.bytes(done.byte_len as usize));
             if let Some((area, payload)) = bytes.and_then(|b| b.split_first_chunk::<GRH_LEN>()) {
                 let (ip, ce) = source(area, done.family);
-                let origin = Origin { from: Address { ip, qpn: done.src_qpn }, ce };
+                let via = via(first, done.qpn);
+                let origin = Origin { from: Address { ip, qpn: done.src_qpn, via }, ce };
                 take(&origin, payload, engine, receives, pool, block);
             }
             true
         });
         for _ in 0..BURSTS {
-            let round = worker.poll_packets(now, self.qp, |qpn, ip, payload| {
+            let round = worker.poll_packets(now, self.cq, |[to, qpn], ip, payload| {
                 let (ip, ce) = source_of(ip);
-                take(&Origin { from: Address { ip, qpn }, ce }, payload, engine, receives, pool, block);
+                let from = Address { ip, qpn, via: via(first, to) };
+                take(&Origin { from, ce }, payload, engine, receives, pool, block);
             });
             all.received += round.received;
             all.sent += round.sent;
@@ -405,7 +432,8 @@ impl<B: Buffer> Reliable<B> {
                     None => break,
                 },
             };
-            let Some((ah, dst_qpn)) = self.handle(worker, &next, now) else { continue };
+            let Some((ah, dst_qpn, via)) = self.handle(worker, &next, now) else { continue };
+            let Some(&qp) = self.qps.get(usize::from(via)) else { continue };
             let wr = SendWr {
                 wr_id: 0,
                 ah,
@@ -420,7 +448,7 @@ impl<B: Buffer> Reliable<B> {
                 Some(s) => self.sends.bytes(s.token, s.offset, s.len as usize).unwrap_or_default(),
                 None => &[],
             };
-            let posted = worker.post_send_with(self.qp, &wr, header.len() + body.len(), |place| {
+            let posted = worker.post_send_with(qp, &wr, header.len() + body.len(), |place| {
                 let (head, rest) = place.split_at_mut(header.len());
                 head.copy_from_slice(header);
                 rest.copy_from_slice(body);
@@ -439,29 +467,29 @@ impl<B: Buffer> Reliable<B> {
         any
     }
 
-    /// The address handle of a packet and its destination.
+    /// The address handle of a packet, its destination, and which of our queue pairs it leaves from.
     #[inline]
     fn handle<I: PortIo>(
         &mut self,
         worker: &mut Worker<I, B>,
         next: &Transmit,
         now: Instant,
-    ) -> Option<(AhKey, Qpn)> {
+    ) -> Option<(AhKey, Qpn, u16)> {
         match next.to {
             Destination::Session(key) => {
                 let peer = self.engine.peer(key)?;
                 let at = key.slot() * self.paths + usize::from(next.path);
                 if let Some(handle) = *self.handles.get(at)? {
-                    return Some((handle, peer.qpn));
+                    return Some((handle, peer.qpn, peer.via));
                 }
                 // A way that there is not, or no more address handles: the packet is lost.
                 let handle = worker.create_ah(&self.way(peer.ip, next.path), now).ok()?;
                 *self.handles.get_mut(at)? = Some(handle);
-                Some((handle, peer.qpn))
+                Some((handle, peer.qpn, peer.via))
             }
             Destination::Address(to) => {
                 if let Some((_, handle)) = self.strangers.iter().find(|(ip, _)| *ip == to.ip) {
-                    return Some((*handle, to.qpn));
+                    return Some((*handle, to.qpn, to.via));
                 }
                 if self.strangers.len() == STRANGERS {
                     let (_, oldest) = self.strangers.remove(0);
@@ -469,7 +497,7 @@ impl<B: Buffer> Reliable<B> {
                 }
                 let handle = worker.create_ah(&self.way(to.ip, 0), now).ok()?;
                 self.strangers.push((to.ip, handle));
-                Some((handle, to.qpn))
+                Some((handle, to.qpn, to.via))
             }
         }
     }
@@ -504,6 +532,12 @@ fn take<B: Buffer>(
             }
         }
     }
+}
+
+/// Which of an endpoint's queue pairs has a number, the first being `first`.
+#[inline]
+fn via(first: Qpn, qpn: Qpn) -> u16 {
+    qpn.get().wrapping_sub(first.get()) as u16
 }
 
 /// Source address by an IP header, and whether it carries Congestion Experienced.

@@ -84,10 +84,10 @@ impl Net {
     /// Opens sessions from the endpoint to every peer; returns both ends' keys.
     fn open(&mut self, ip: IpAddr, own: IpAddr) -> Vec<(SessionKey, SessionKey)> {
         let now = self.at();
-        let peers: Vec<Address> = self.b.1.iter().map(|r| Address { ip, qpn: r.qpn() }).collect();
+        let peers: Vec<Address> = self.b.1.iter().map(|r| Address::new(ip, r.qpn())).collect();
         let keys: Vec<SessionKey> =
             peers.iter().map(|p| self.a.1[0].connect(&mut self.a.0, *p, now).unwrap()).collect();
-        let us = Address { ip: own, qpn: self.a.1[0].qpn() };
+        let us = Address::new(own, self.a.1[0].qpn());
         let open = |r: &R, key: Option<SessionKey>| key.filter(|k| r.engine().is_open(*k));
         self.until(|net| {
             keys.iter().all(|k| net.a.1[0].engine().is_open(*k))
@@ -223,4 +223,69 @@ fn closing_gives_everything_back() {
     }
     // Of address handles only those for strangers are left.
     assert!(net.a.1[0].strangers.len() + net.b.1[0].strangers.len() <= 4);
+}
+
+/// Each queue pair of a wide endpoint has a session of its own with the same peer, in whichever direction it was begun.
+#[test]
+fn several_sessions_with_one_peer_by_a_queue_pair_each() {
+    const WIDE: u16 = 5;
+    for begun_by_wide in [false, true] {
+        let mut net = Net::new(MemoryConfig::default(), 1, &config(2));
+        net.b.1[0].widen(&mut net.b.0, WIDE).unwrap();
+        let (narrow, wide) = (net.a.1[0].qpn(), net.b.1[0].qpn());
+        let now = net.at();
+        for i in 0..WIDE {
+            let qpn = Qpn::new(wide.get() + u32::from(i)).unwrap();
+            let key = match begun_by_wide {
+                true => {
+                    net.b.1[0].connect(&mut net.b.0, Address { via: i, ..Address::new(v4(1), narrow) }, now)
+                }
+                false => net.a.1[0].connect(&mut net.a.0, Address::new(v4(2), qpn), now),
+            };
+            key.unwrap();
+        }
+        net.until(|net| net.events.len() == 2 * usize::from(WIDE));
+        let mut pairs = Vec::new();
+        for i in 0..WIDE {
+            let qpn = Qpn::new(wide.get() + u32::from(i)).unwrap();
+            let there = net.a.1[0].engine().session_with(Address::new(v4(2), qpn)).unwrap();
+            let here = Address { via: i, ..Address::new(v4(1), narrow) };
+            pairs.push((there, net.b.1[0].engine().session_with(here).unwrap()));
+        }
+        for (i, (a, b)) in pairs.iter().enumerate() {
+            let recv = RecvRequest { token: i as u64, ..RecvRequest::default() };
+            net.a.1[0].post_recv(*a, &recv, vec![0; 9_000]).map_err(|e| e.0).unwrap();
+            net.b.1[0].post_recv(*b, &recv, vec![0; 9_000]).map_err(|e| e.0).unwrap();
+            let send = SendRequest { token: i as u64, len: 9_000, ..SendRequest::default() };
+            net.a.1[0].post_send(*a, &send, pattern(i, 1, 9_000)).map_err(|e| e.0).unwrap();
+            net.b.1[0].post_send(*b, &send, pattern(i, 2, 9_000)).map_err(|e| e.0).unwrap();
+        }
+        let mut done = 0;
+        net.until(|net| {
+            for (at, other) in [(&mut net.a.1[0], 2), (&mut net.b.1[0], 1)] {
+                while let Some(Done { completion, buf }) = at.poll_completion() {
+                    assert_eq!(completion.status, Status::Success);
+                    let i = completion.token as usize;
+                    assert!([pairs[i].0, pairs[i].1].contains(&completion.session));
+                    if completion.operation == Operation::Recv {
+                        assert!(buf == pattern(i, other, 9_000), "message of pair {i}");
+                    }
+                    done += 1;
+                }
+            }
+            done == 4 * usize::from(WIDE)
+        });
+        assert_eq!(net.b.1[0].counters().accounted(), net.b.1[0].counters().received);
+    }
+}
+
+#[test]
+fn an_endpoint_is_widened_by_numbers_that_are_free() {
+    let mut net = Net::new(MemoryConfig::default(), 2, &config(1));
+    let taken = net.b.1[1].qpn().get();
+    assert_eq!(net.b.1[0].widen(&mut net.b.0, 3), Err(QpError::QpnTaken(taken)));
+    net.b.1[1].widen(&mut net.b.0, 3).unwrap();
+    // It does not narrow.
+    net.b.1[1].widen(&mut net.b.0, 1).unwrap();
+    assert_eq!(net.b.1[1].qps.len(), 3);
 }

@@ -218,16 +218,16 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         self.round(now, &mut rx::Give { cq: None, room, give })
     }
 
-    /// The same round, in which the packets of one queue pair go to `take` as they lie in the port's buffers, without a receive being
-    /// posted: for services that place payloads themselves.
+    /// The same round, in which the packets of all queue pairs with one receive queue go to `take` as they lie in the port's buffers,
+    /// without a receive being posted: for services that place payloads themselves. It gets destination and source queue pair.
     #[inline]
     pub(crate) fn poll_packets(
         &mut self,
         now: Instant,
-        qp: QpKey,
-        take: impl FnMut(Qpn, Ip<'_>, &[u8]),
+        cq: CqKey,
+        take: impl FnMut([Qpn; 2], Ip<'_>, &[u8]),
     ) -> Progress {
-        self.round(now, &mut rx::Packets { qp, take })
+        self.round(now, &mut rx::Packets { cq, take })
     }
 
     #[inline(always)]

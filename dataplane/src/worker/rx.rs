@@ -198,15 +198,15 @@ pub(super) trait Sink<B> {
     /// Gives it one; true posts the buffer as a receive again.
     fn take(&mut self, done: &mut Completion<B>) -> bool;
 
-    /// Whether it takes the packets of this queue pair as they lie in the port's buffers, without a receive.
+    /// Whether it takes the packets of queue pairs with this receive queue as they lie in the port's buffers, without a receive.
     #[inline(always)]
-    fn takes_packets(&self, _: QpKey) -> bool {
+    fn takes_packets(&self, _: CqKey) -> bool {
         false
     }
 
-    /// Gives it one of those: source queue pair, IP header, payload.
+    /// Gives it one of those: destination and source queue pair, IP header, payload.
     #[inline(always)]
-    fn packet(&mut self, _: Qpn, _: Ip<'_>, _: &[u8]) {}
+    fn packet(&mut self, _: [Qpn; 2], _: Ip<'_>, _: &[u8]) {}
 }
 
 /// Nobody: all are queued.
@@ -270,13 +270,13 @@ impl<B, F: FnMut(Completion<B>)> Sink<B> for Give<F> {
     }
 }
 
-/// A function of the caller's, for the packets of one queue pair.
+/// A function of the caller's, for the packets of all queue pairs with one receive queue.
 pub(super) struct Packets<F> {
-    pub qp: QpKey,
+    pub cq: CqKey,
     pub take: F,
 }
 
-impl<B, F: FnMut(Qpn, Ip<'_>, &[u8])> Sink<B> for Packets<F> {
+impl<B, F: FnMut([Qpn; 2], Ip<'_>, &[u8])> Sink<B> for Packets<F> {
     #[inline(always)]
     fn wants(&self, _: CqKey) -> bool {
         false
@@ -288,13 +288,13 @@ impl<B, F: FnMut(Qpn, Ip<'_>, &[u8])> Sink<B> for Packets<F> {
     }
 
     #[inline(always)]
-    fn takes_packets(&self, qp: QpKey) -> bool {
-        qp == self.qp
+    fn takes_packets(&self, cq: CqKey) -> bool {
+        cq == self.cq
     }
 
     #[inline(always)]
-    fn packet(&mut self, src_qpn: Qpn, ip: Ip<'_>, payload: &[u8]) {
-        (self.take)(src_qpn, ip, payload);
+    fn packet(&mut self, qpns: [Qpn; 2], ip: Ip<'_>, payload: &[u8]) {
+        (self.take)(qpns, ip, payload);
     }
 }
 
@@ -318,8 +318,8 @@ fn place<B: Buffer>(
     payload: &[u8],
     sink: &mut impl Sink<B>,
 ) -> Result<usize, LocalDrop> {
-    if sink.takes_packets(about.key) {
-        sink.packet(about.src_qpn, ip, payload);
+    if sink.takes_packets(qp.recv_cq) {
+        sink.packet([qp.qpn, about.src_qpn], ip, payload);
         qp.counters.received += 1;
         return Ok(payload.len());
     }

@@ -9,13 +9,23 @@ use crate::types::Qpn;
 use crate::wire::shim::{CloseReason, Kind, RefuseReason, Semantics, Seq, ShimError};
 use thiserror::Error;
 
-/// Where an endpoint is: its IP address and its queue pair. UDP source ports do not count, they are paths.
+/// Where a peer is: its IP address, its queue pair, and by which of our own we speak with it. UDP source ports do not count, they
+/// are paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// IP address.
     pub ip: IpAddr,
     /// Queue pair number.
     pub qpn: Qpn,
+    /// Which of our own queue pairs its packets come to and ours leave from: 0 where there is one.
+    pub via: u16,
+}
+
+impl Address {
+    /// By the first of our own queue pairs.
+    pub const fn new(ip: IpAddr, qpn: Qpn) -> Address {
+        Address { ip, qpn, via: 0 }
+    }
 }
 
 impl fmt::Display for Address {

@@ -56,7 +56,8 @@ impl Engine {
             IpAddr::V4(ip) => (0, u64::from(u32::from(ip))),
             IpAddr::V6(ip) => ((u128::from(ip) >> 64) as u64, u128::from(ip) as u64),
         };
-        self.mixer.mix(high ^ u64::from(of.qpn.get()).rotate_left(32), low)
+        self.mixer
+            .mix(high ^ u64::from(of.qpn.get()).rotate_left(32) ^ u64::from(of.via).rotate_left(16), low)
     }
 
     fn find_address(&self, of: &Address) -> Option<u32> {

@@ -143,7 +143,7 @@ mod tests {
     use core::net::Ipv4Addr;
 
     fn address(last: u8) -> Address {
-        Address { ip: IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), qpn: Qpn::MAX }
+        Address::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), Qpn::MAX)
     }
 
     fn at(seconds: u64) -> Instant {

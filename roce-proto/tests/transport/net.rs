@@ -70,10 +70,10 @@ pub struct Net {
 }
 
 pub fn address(host: usize) -> Address {
-    Address {
-        ip: IpAddr::V4(Ipv4Addr::from(0x0a00_0001 + host as u32)),
-        qpn: Qpn::new(0x100 + host as u32).expect("24 bits"),
-    }
+    Address::new(
+        IpAddr::V4(Ipv4Addr::from(0x0a00_0001 + host as u32)),
+        Qpn::new(0x100 + host as u32).expect("24 bits"),
+    )
 }
 
 fn host(index: usize, config: &Config) -> Host {

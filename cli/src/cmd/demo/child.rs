@@ -52,7 +52,8 @@ impl ServerProcess {
             .arg("demo-server")
             .args(["--port", &device("server", socket), "--ip", &SERVER_IP.to_string()])
             .args(["--ib-mtu", &args.ib_mtu.bytes().to_string()])
-            .args(["--worker", &name(&args.worker), "--idle", &name(&args.idle)])
+            .args(["--service", &name(&args.service), "--worker", &name(&args.worker)])
+            .args(["--idle", &name(&args.idle)])
             .args((0..verbosity).map(|_| "-v"));
         if let Some(cores) = cores.server() {
             let list: Vec<String> = cores.0.iter().map(usize::to_string).collect();

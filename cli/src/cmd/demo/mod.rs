@@ -13,12 +13,13 @@ use super::measure::{Job, MeasureArgs, Progress, WorkerKind, ib_mtu, open_config
 use crate::args::{CoresArg, EalArg, EndpointArgs, Idle, NeighbourFrom, OutputArgs, PortSpec};
 use crate::endpoint::{CLIENT_IP, SERVER_IP};
 use crate::error::{Error, Exit};
+use crate::reliable::{self, Audience, ScaleArgs, Service, ServiceArgs, Wish};
 use crate::rendezvous::message::{TestKind, TestSpec};
 use crate::report::numbers::{Bytes, Time};
 use crate::report::{Document, JsonTarget};
-use crate::signal;
+use crate::signal::{self, Stop};
 use crate::traffic::drive::Drive;
-use crate::traffic::session::{Bench, Client, TestResult, check_spec};
+use crate::traffic::session::{Bench, Client, TestResult, Watch, check_spec};
 use crate::units;
 use child::ServerProcess;
 use clap::Args;
@@ -31,16 +32,18 @@ use std::time::Duration;
 use table::Row;
 
 const AFTER: &str = "\
-Two processes exchange RoCEv2 UD messages over a net_memif port, which is shared memory: no root, no NIC, no hugepages. For each
-size, first throughput, then latency. Rates are those of receiver completions; latencies are half of the round trip, with one
-message in flight. Drops are packets that the receiver did not take, by reason; every ICRC is made and checked.
+Two processes exchange messages in RoCEv2 packets over a net_memif port, which is shared memory: no root, no NIC, no hugepages. For
+each size, first throughput, then latency. Rates are those of receiver completions; latencies are half of the round trip, with one
+message in flight. Drops are packets that the receiver did not take, by reason; every ICRC is made and checked. The messages are
+reliable, and the table says how many segments were sent again; with --service ud they are raw UD, a packet each.
 
 Exit code 1: packets with a wrong ICRC came, or messages were lost that nobody counted as dropped.
 
 Examples:
-  spraywire demo                             64 B, 256 B, 1 KiB and 4 KiB, a second for each test
+  spraywire demo                             64 B, 4 KiB, 64 KiB and 1 MiB, a second for each test
   spraywire demo --sizes 64,4k -D 5          two sizes, five seconds for each test
-  spraywire demo --worker thread             workers in threads of their own, behind queues
+  spraywire demo --service ud                raw UD: 64 B, 256 B, 1 KiB and 4 KiB
+  spraywire demo --service ud --worker thread  workers in threads of their own, behind queues
   spraywire demo --pcap demo.pcap -D 20ms    look at the packets: spraywire inspect demo.pcap
   spraywire demo --json                      the same as JSON";
 
@@ -48,9 +51,12 @@ Examples:
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(after_help = AFTER)]
 pub struct DemoArgs {
-    /// Message sizes in bytes
+    /// Which service carries the messages
+    #[arg(long, value_enum, default_value_t = Service::Reliable)]
+    pub service: Service,
+
+    /// Message sizes in bytes; 64,4k,64k,1M if not given, over raw UD 64,256,1k,4k
     #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = units::size)]
-    #[arg(default_value = "64,256,1k,4k")]
     pub sizes: Vec<u64>,
 
     /// How long each test lasts: one of throughput and one of latency for each size
@@ -109,7 +115,25 @@ const DEPTHS: (u32, u32) = (128, 512);
 /// Time for the server to start, and for the two to meet: DPDK starts within a second on a machine that does nothing else.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
+/// Sizes if none were asked for.
+const SIZES: [u64; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
+/// The same over raw UD, where a message is a packet.
+const UD_SIZES: [u64; 4] = [64, 256, 1 << 10, 4 << 10];
+
 impl DemoArgs {
+    /// With the sizes that are meant if none were given.
+    fn filled(&self) -> DemoArgs {
+        let mut filled = self.clone();
+        if filled.sizes.is_empty() {
+            filled.sizes = match self.service {
+                Service::Reliable => SIZES,
+                Service::Ud => UD_SIZES,
+            }
+            .to_vec();
+        }
+        filled
+    }
+
     /// The client's end, which the server's mirrors.
     fn client(&self, socket: &str, cores: &Cores) -> Result<MeasureArgs, Error> {
         let port: PortSpec = device("client", socket).parse().map_err(Error::failed)?;
@@ -118,7 +142,7 @@ impl DemoArgs {
             host: Some(SERVER_IP.to_string()),
             ib_mtu: Some(self.ib_mtu),
             worker: self.worker,
-            service: crate::reliable::ServiceArgs::default(),
+            service: ServiceArgs { service: self.service, ..ServiceArgs::default() },
             wait: START_LIMIT,
             endpoint: EndpointArgs {
                 port: Some(port),
@@ -159,7 +183,11 @@ impl DemoArgs {
             bidirectional: false,
             rate: None,
         };
-        check_spec(&bw, self.ib_mtu.bytes()).map_err(Error::usage)?;
+        let most = match self.service {
+            Service::Reliable => u32::MAX as usize,
+            Service::Ud => self.ib_mtu.bytes(),
+        };
+        check_spec(&bw, most).map_err(Error::usage)?;
         let lat = TestSpec { kind: TestKind::Lat, tx_depth: 64, rx_depth: 64, ..bw.clone() };
         Ok([bw, lat])
     }
@@ -172,6 +200,7 @@ fn device(role: &str, socket: &str) -> String {
 
 /// Runs the command.
 pub fn run(args: &DemoArgs, verbosity: u8) -> Result<Exit, Error> {
+    let args = &args.filled();
     let stop = signal::install()?;
     let json_target = args.output.json();
     json_target.check()?;
@@ -186,7 +215,10 @@ pub fn run(args: &DemoArgs, verbosity: u8) -> Result<Exit, Error> {
         let client = args.client(&socket, &cores)?;
         let job =
             ClientJob { specs: &specs, duration: args.duration, rows: &mut rows, progress: &mut progress };
-        with_bench(&client, &open_config(&client, verbosity), &stop, job)
+        match args.service {
+            Service::Ud => with_bench(&client, &open_config(&client, verbosity), &stop, job),
+            Service::Reliable => job.reliable(&client, verbosity, &stop),
+        }
     });
     progress.clear();
     let outcome = match outcome {
@@ -305,14 +337,46 @@ impl Job for ClientJob<'_> {
     }
 }
 
+impl Watch for ClientJob<'_> {
+    fn waiting(&mut self, host: std::net::IpAddr, elapsed: Duration) {
+        self.progress.waiting(host, elapsed);
+    }
+
+    fn progress(&mut self, spec: &TestSpec, messages: u64, elapsed: Duration) {
+        self.progress.progress(spec, messages, elapsed);
+    }
+}
+
+impl Audience for ClientJob<'_> {
+    fn begins(&mut self, nth: usize, spec: &TestSpec) {
+        self.announce(nth, spec);
+    }
+
+    fn result(&mut self, result: TestResult) -> Result<(), Error> {
+        self.keep(result);
+        Ok(())
+    }
+}
+
 impl ClientJob<'_> {
+    /// The sweep over the reliable service.
+    fn reliable(mut self, client: &MeasureArgs, verbosity: u8, stop: &Stop) -> Result<(), Error> {
+        let specs: Vec<TestSpec> = self.specs.iter().flatten().cloned().collect();
+        let wish = Wish { specs: &specs, scale: ScaleArgs::default(), kind: None };
+        reliable::run(client, &open_config(client, verbosity), &wish, stop, &mut self).map(|_| ())
+    }
+
+    fn announce(&mut self, nth: usize, spec: &TestSpec) {
+        self.progress.prefix(format!("[{}/{}] ", nth + 1, self.specs.len() * 2));
+        let what = if spec.kind == TestKind::Bw { "throughput" } else { "latency" };
+        let text = format!("{what} of {} for {}", Bytes(spec.size.into()), Time(self.duration));
+        self.progress.show(&text, true);
+    }
+
     fn sweep<D: Drive>(&mut self, client: &mut Client<D>) -> Result<(), Error> {
-        let count = self.specs.len() * 2;
-        for (i, spec) in self.specs.iter().flatten().enumerate() {
-            self.progress.prefix(format!("[{}/{count}] ", i + 1));
-            let what = if spec.kind == TestKind::Bw { "throughput" } else { "latency" };
-            let text = format!("{what} of {} for {}", Bytes(spec.size.into()), Time(self.duration));
-            self.progress.show(&text, true);
+        let specs = self.specs;
+        for (i, spec) in specs.iter().flatten().enumerate() {
+            self.announce(i, spec);
             let result = client.run(spec, self.progress)?;
             let interrupted = result.interrupted;
             self.keep(result);

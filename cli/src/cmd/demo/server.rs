@@ -3,6 +3,7 @@
 use crate::cmd::measure::{Job, MeasureArgs, open_config, with_bench};
 use crate::endpoint::OpenConfig;
 use crate::error::{Error, Exit};
+use crate::reliable::{self, Audience, ScaleArgs, Service, Wish};
 use crate::rendezvous::message::TestSpec;
 use crate::report::Out;
 use crate::signal::{self, Stop};
@@ -29,7 +30,13 @@ pub fn run(args: &DemoServerArgs, verbosity: u8) -> Result<Exit, Error> {
     end_with_the_parent(stop.clone())?;
     // The client warns of few cores for both.
     let config = OpenConfig { measures: false, ..open_config(&args.common, verbosity) };
-    with_bench(&args.common, &config, &stop, ServerJob)?;
+    match args.common.service.service {
+        Service::Ud => with_bench(&args.common, &config, &stop, ServerJob)?,
+        Service::Reliable => {
+            let wish = Wish { specs: &[], scale: ScaleArgs::default(), kind: None };
+            reliable::run(&args.common, &config, &wish, &stop, &mut Everything)?;
+        }
+    }
     Ok(Exit::Ok)
 }
 
@@ -60,6 +67,16 @@ impl Job for ServerJob {
 struct Everything;
 
 impl Watch for Everything {}
+
+impl Audience for Everything {
+    fn ready(&mut self, _text: &str) -> Result<(), Error> {
+        Out::stdout().unbuffered().line(READY)
+    }
+
+    fn result(&mut self, _result: TestResult) -> Result<(), Error> {
+        Ok(())
+    }
+}
 
 impl Serve for Everything {
     fn accept(&mut self, _spec: &TestSpec, _mtu: usize) -> Result<(), String> {

@@ -2,6 +2,7 @@
 
 use crate::cmd::lat;
 use crate::cmd::measure::{direction, goodput_of, rate_of};
+use crate::reliable;
 use crate::rendezvous::message::RxReport;
 use crate::report::Table;
 use crate::report::numbers::{Bytes, Si, Time};
@@ -52,6 +53,13 @@ impl Row {
             .sum()
     }
 
+    /// Segments that were sent again, and those of them needlessly; nothing over raw UD.
+    fn again(&self) -> Option<(u64, u64)> {
+        let figures: Vec<_> = self.tests().filter_map(|t| t.reliable.as_ref()).map(reliable::again).collect();
+        let sum = |of: fn(&(u64, u64, f64)) -> u64| figures.iter().map(of).sum();
+        (!figures.is_empty()).then(|| (sum(|f| f.0), sum(|f| f.1)))
+    }
+
     /// The reasons, if anything was dropped.
     pub fn drops_text(&self) -> Option<String> {
         let drops = self.drops();
@@ -68,6 +76,10 @@ impl Row {
             "throughput": direction(&bw.server, bw.client.sent, bw.spec.size),
             "latency": self.lat.as_ref().and_then(|l| Some(lat::to_json(l.rtt.as_ref()?, l.unanswered))),
             "drops": self.drops(),
+            "reliable": {
+                "throughput": bw.reliable,
+                "latency": self.lat.as_ref().and_then(|l| l.reliable.as_ref()),
+            },
             "icrc_errors": self.icrc_errors(),
             "unexplained": self.unexplained(),
             "interrupted": self.tests().any(|t| t.interrupted),
@@ -77,16 +89,20 @@ impl Row {
 
 /// All rows.
 pub fn table(rows: &[Row]) -> Table {
-    let headings =
-        ["size", "msg/s", "Gbit/s", "p50", "p99", "p99.9", "received", "lost", "drops", "ICRC errors"];
-    let mut table = Table::new(headings.map(|name| (name, Right)));
+    let mut headings =
+        vec!["size", "msg/s", "Gbit/s", "p50", "p99", "p99.9", "received", "lost", "drops", "ICRC errors"];
+    let reliable = rows.iter().any(|row| row.again().is_some());
+    if reliable {
+        headings.extend(["sent again", "needlessly", "control"]);
+    }
+    let mut table = Table::new(headings.into_iter().map(|name| (name, Right)));
     for row in rows {
         let rtt = row.lat.as_ref().and_then(|lat| lat.rtt.as_ref()).filter(|rtt| !rtt.is_empty());
         let time = |p: f64| {
             rtt.map_or("-".to_owned(), |rtt| Time::nanos(rtt.value_at_percentile(p) / 2).to_string())
         };
         let bw = &row.bw;
-        table.row([
+        let mut cells = vec![
             Bytes(bw.spec.size.into()).to_string(),
             Si(rate_of(&bw.server)).to_string(),
             format!("{:.3}", goodput_of(&bw.server, bw.spec.size) / 1e9),
@@ -97,7 +113,13 @@ pub fn table(rows: &[Row]) -> Table {
             row.lost().to_string(),
             row.drops().values().sum::<u64>().to_string(),
             row.icrc_errors().to_string(),
-        ]);
+        ];
+        if reliable {
+            let (again, needlessly) = row.again().unwrap_or_default();
+            let control = bw.reliable.as_ref().map_or(0.0, |figures| reliable::again(figures).2);
+            cells.extend([again.to_string(), needlessly.to_string(), format!("{:.1} %", 100.0 * control)]);
+        }
+        table.row(cells);
     }
     table
 }

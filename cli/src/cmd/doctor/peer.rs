@@ -166,7 +166,7 @@ impl<'a, I: PortIo + 'static> Looking<'a, I> {
             self.control.send(&mut self.drive, server, &Message::Probe { id })?;
             let about = self.wait(ANSWER, |me| {
                 Ok(match me.control.next_message() {
-                    Some((_, Message::About { id: of, mtu })) if of == id => Some(mtu as usize),
+                    Some((_, Message::About { id: of, mtu, .. })) if of == id => Some(mtu as usize),
                     _ => None,
                 })
             })?;

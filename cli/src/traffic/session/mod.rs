@@ -14,10 +14,12 @@ use crate::error::Error;
 use crate::rendezvous::Control;
 use crate::rendezvous::message::{RxReport, TestSpec};
 use crate::report::numbers::Si;
+use dataplane::buffer::Buffer;
 use dataplane::counters::Counters;
 use dataplane::cq::Completion;
 use dataplane::io::{PortIo, PortState, PortWatch};
 use dataplane::qp::{CqKey, QpConfig, QpError};
+use dataplane::worker::Worker;
 use hdrhistogram::Histogram;
 use roce_proto::time::Instant;
 use roce_proto::types::Qpn;
@@ -162,11 +164,7 @@ impl<D: Drive> Bench<D> {
     }
 
     fn counters(&mut self) -> Result<Counted, Error> {
-        let read = self.drive.with_worker(|w| Counted {
-            worker: w.counters(0).cloned().unwrap_or_default(),
-            undelivered: w.io_mut(0).map_or(0, |io| io.undelivered()),
-        });
-        read.map_err(Error::failed)
+        self.drive.with_worker(|w| Counted::of(w)).map_err(Error::failed)
     }
 
     /// What this end saw of a test.
@@ -264,14 +262,24 @@ impl<D: Drive> Bench<D> {
 }
 
 /// What was counted up to a moment.
-struct Counted {
+pub struct Counted {
     worker: Counters,
     /// Dropped between workers.
     undelivered: u64,
 }
 
+impl Counted {
+    /// By a worker of one port.
+    pub fn of<I: PortIo, B: Buffer>(w: &mut Worker<I, B>) -> Counted {
+        Counted {
+            worker: w.counters(0).cloned().unwrap_or_default(),
+            undelivered: w.io_mut(0).map_or(0, |io| io.undelivered()),
+        }
+    }
+}
+
 /// The drops since `before`, by reason.
-fn drops_since(before: &Counted, after: &Counted) -> Vec<(String, u64)> {
+pub fn drops_since(before: &Counted, after: &Counted) -> Vec<(String, u64)> {
     let drops = after.worker.drops();
     let drops = drops.map(|(reason, n)| (reason.name().to_owned(), n - before.worker.dropped(reason)));
     let between = ("steer_full".to_owned(), after.undelivered - before.undelivered);

@@ -1,0 +1,208 @@
+//! What the transport did during a test, as the two sides tell each other and as reports have it.
+
+use super::peers::Cost;
+use crate::report::numbers::Time;
+use crate::traffic::session::TestResult;
+use dataplane::reliable::Counters;
+use hdrhistogram::Histogram;
+use roce_proto::transport::Drop;
+use roce_proto::wire::shim::Kind;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// What the transport of one side did during a test.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Segments sent, those sent again included.
+    segments: u64,
+    /// Segments sent again.
+    retransmitted: u64,
+    /// Of them, those that the peer did not have.
+    needed: u64,
+    /// Of them, those that the peer had.
+    spurious: u64,
+    /// Verdicts of loss by mechanism: a gap on their path; a time-out.
+    losses: BTreeMap<String, u64>,
+    /// Expiries of a retransmission time-out.
+    timeouts: u64,
+    /// Packets that carried no segment.
+    control: u64,
+    /// Packets sent by kind.
+    sent: BTreeMap<String, u64>,
+    /// Packets of the service that were dropped, by reason.
+    dropped: BTreeMap<String, u64>,
+    /// Rounds that came so late that the deadlines moved.
+    held_up: u64,
+    /// Time from the first loss of a message to its last acknowledgement, of the messages that lost something.
+    recovery_ns: Recovery,
+    /// What the sessions cost, where there are many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+}
+
+/// Quantiles of the recovery latency, nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Recovery {
+    messages: u64,
+    p50: u64,
+    p99: u64,
+    max: u64,
+}
+
+impl Figures {
+    /// What one endpoint counted since `before`.
+    pub fn of(now: &Counters, before: &Counters, recovery: &Histogram<u64>) -> Figures {
+        let sent = |kind| now.sent(kind) - before.sent(kind);
+        let all: u64 = Kind::ALL.iter().map(|&kind| sent(kind)).sum();
+        let retransmitted = now.retransmitted - before.retransmitted;
+        let spurious = now.spurious - before.spurious;
+        let some = |list: &[(&str, u64)]| {
+            list.iter().filter(|(_, n)| *n > 0).map(|&(name, n)| (name.to_owned(), n)).collect()
+        };
+        let losses =
+            [("gap", now.gap_losses - before.gap_losses), ("timeout", now.rto_losses - before.rto_losses)];
+        let kinds = Kind::ALL.map(|kind| (kind.name(), sent(kind)));
+        let drops = now.dropped.iter().zip(before.dropped).map(|(now, before)| now - before);
+        let drops: Vec<(&str, u64)> = Drop::NAMES.into_iter().zip(drops).collect();
+        Figures {
+            segments: sent(Kind::Data),
+            retransmitted,
+            // A duplicate is told of after it was sent, and so may belong to what was sent before.
+            needed: retransmitted.saturating_sub(spurious),
+            spurious,
+            losses: losses.map(|(name, n)| (name.to_owned(), n)).into(),
+            timeouts: now.rtos - before.rtos,
+            control: all - sent(Kind::Data),
+            sent: some(&kinds),
+            dropped: some(&drops),
+            held_up: now.held_up - before.held_up,
+            recovery_ns: Recovery {
+                messages: recovery.len(),
+                p50: recovery.value_at_quantile(0.5),
+                p99: recovery.value_at_quantile(0.99),
+                max: recovery.max(),
+            },
+            cost: None,
+        }
+    }
+}
+
+/// Both sides' figures as JSON.
+pub fn to_json(result: &TestResult, client: &Figures, server: &Figures) -> Value {
+    let control = client.control + server.control;
+    let all = control + client.segments + server.segments;
+    json!({
+        "client": client,
+        "server": server,
+        "control_share": if all == 0 { 0.0 } else { control as f64 / all as f64 },
+        "messages": result.server.messages + result.client.messages,
+    })
+}
+
+/// Segments of both sides that were sent again, and of them those that the peer had; and the share of control.
+pub fn again(figures: &Value) -> (u64, u64, f64) {
+    let sum = |name| sides(figures).filter_map(|side| side[name].as_u64()).sum();
+    (sum("retransmitted"), sum("spurious"), figures["control_share"].as_f64().unwrap_or_default())
+}
+
+fn sides(figures: &Value) -> impl Iterator<Item = &Value> {
+    [&figures["client"], &figures["server"]].into_iter()
+}
+
+/// The figures in a line or two.
+pub fn text(figures: &Value) -> String {
+    let sum = |pointer: &str| -> u64 {
+        sides(figures).filter_map(|side| side.pointer(pointer).and_then(Value::as_u64)).sum()
+    };
+    let most = |pointer: &str| {
+        sides(figures).filter_map(|side| side.pointer(pointer).and_then(Value::as_u64)).max().unwrap_or(0)
+    };
+    let (again, spurious, control) = again(figures);
+    let mut text = format!(
+        "  segments {}, sent again {again} ({spurious} of them needlessly), control {:.1} % of packets",
+        sum("/segments"),
+        100.0 * control
+    );
+    if again > 0 {
+        text.push_str(&format!(
+            "\n  lost by a gap {}, by a time-out {} ({} expired), probes {}; recovery p50 {}, p99 {} of {} messages",
+            sum("/losses/gap"),
+            sum("/losses/timeout"),
+            sum("/timeouts"),
+            sum("/sent/probe"),
+            // Of the side that lost more, or that lost at all.
+            Time::nanos(most("/recovery_ns/p50")),
+            Time::nanos(most("/recovery_ns/p99")),
+            sum("/recovery_ns/messages"),
+        ));
+    }
+    for (side, peers) in ["client", "server"].iter().map(|side| (side, &figures["peers"][side])) {
+        if let (Some(bytes), Some(setup)) = (peers["bytes_each"].as_f64(), peers["setup_ns"].as_u64()) {
+            text.push_str(&format!(
+                "\n  {} peers: {bytes:.0} bytes each at the {side}, set up in {}",
+                figures["peers"]["count"],
+                Time::nanos(setup)
+            ));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn histogram(values: &[u64]) -> Histogram<u64> {
+        let mut h = Histogram::new_with_bounds(1, 1_000_000_000, 3).unwrap();
+        values.iter().for_each(|v| h.record(*v).unwrap());
+        h
+    }
+
+    #[test]
+    fn a_test_has_what_was_counted_in_it() {
+        let before = Counters { retransmitted: 3, spurious: 1, gap_losses: 3, ..Counters::default() };
+        let mut now = Counters { retransmitted: 13, spurious: 3, gap_losses: 10, ..before.clone() };
+        now.rto_losses = 4;
+        now.rtos = 2;
+        now.sent[Kind::Data as usize] = 100;
+        now.sent[Kind::Feedback as usize] = 24;
+        now.sent[Kind::Probe as usize] = 1;
+        now.dropped[Drop::Duplicate.index()] = 5;
+        let figures = Figures::of(&now, &before, &histogram(&[1_000, 1_000, 9_000]));
+        assert_eq!((figures.segments, figures.control), (100, 25));
+        assert_eq!((figures.retransmitted, figures.needed, figures.spurious), (10, 8, 2));
+        assert_eq!((figures.losses["gap"], figures.losses["timeout"], figures.timeouts), (7, 4, 2));
+        assert_eq!(
+            figures.sent,
+            [("data", 100), ("feedback", 24), ("probe", 1)].map(|(k, n)| (k.into(), n)).into()
+        );
+        assert_eq!(figures.dropped, [("duplicate".to_owned(), 5)].into());
+        assert_eq!((figures.recovery_ns.messages, figures.recovery_ns.p50), (3, 1_000));
+        let quiet = Figures::of(&before, &before, &histogram(&[]));
+        assert_eq!((quiet.recovery_ns, quiet.sent.len()), (Recovery::default(), 0));
+    }
+
+    #[test]
+    fn the_text_names_losses_only_where_there_were_some() {
+        let mut now = Counters::default();
+        now.sent[Kind::Data as usize] = 30;
+        now.sent[Kind::Feedback as usize] = 10;
+        let quiet = Figures::of(&now, &Counters::default(), &histogram(&[]));
+        let json = |f: &Figures| json!({ "client": f, "server": Figures::default(), "control_share": 0.25 });
+        assert_eq!(
+            text(&json(&quiet)),
+            "  segments 30, sent again 0 (0 of them needlessly), control 25.0 % of packets"
+        );
+        now.retransmitted = 4;
+        now.gap_losses = 4;
+        let lossy = text(&json(&Figures::of(&now, &Counters::default(), &histogram(&[2_000]))));
+        let second = lossy.lines().nth(1).unwrap();
+        assert!(
+            second.starts_with(
+                "  lost by a gap 4, by a time-out 0 (0 expired), probes 0; recovery p50 2.00 µs"
+            ),
+            "{lossy}"
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! How client and server of a test meet and part.
+
+use super::end::{CONTROL, End, lost};
+use super::test::Test;
+use super::{Audience, Message, VERSION};
+use crate::error::Error;
+use dataplane::io::PortIo;
+use roce_proto::time::Instant;
+use roce_proto::transport::{Address, DownReason, Event, Operation, SessionKey, Status};
+use std::time::Duration;
+
+/// Between two questions whether the other side is for raw UD.
+const ASK_EVERY: Duration = Duration::from_millis(250);
+/// For all sessions of a test to end.
+const END: Duration = Duration::from_secs(1);
+
+/// Opens a session with a server, which may not be there yet.
+pub(super) fn connect<I: PortIo + 'static>(
+    end: &mut End<I>,
+    server: Address,
+    wait: Duration,
+    audience: &mut impl Audience,
+) -> Result<SessionKey, Error> {
+    let begun = end.now;
+    let (mut shown, mut asked) = (None, None::<Instant>);
+    loop {
+        let (now, (reliable, worker)) = (end.now, end.both());
+        let session = reliable.connect(worker, server, now).map_err(Error::failed)?;
+        loop {
+            end.round(false);
+            match end.event() {
+                Some(Event::Up { session: up, .. }) if up == session => return Ok(session),
+                // It may not be there yet.
+                Some(Event::Down { reason: DownReason::Refused(_) | DownReason::NoAnswer(_), .. }) => break,
+                Some(Event::Down { reason, .. }) => return Err(lost(reason)),
+                _ => {}
+            }
+            let elapsed = end.now.saturating_since(begun);
+            end.check()?;
+            if end.is_raw(server.ip) {
+                return Err(Error::usage(format_args!("{} runs its tests over raw UD", server.ip))
+                    .hint("give --service ud on both sides, or on neither"));
+            }
+            if elapsed >= wait {
+                let error = Error::failed(format_args!("{server} does not answer"));
+                return Err(error.hint("start the same command there, without HOST"));
+            }
+            if asked.is_none_or(|at| end.now.saturating_since(at) >= ASK_EVERY) {
+                asked = Some(end.now);
+                end.ask(server.ip)?;
+            }
+            if shown != Some(elapsed.as_secs()) {
+                shown = Some(elapsed.as_secs());
+                audience.waiting(server.ip, elapsed);
+            }
+        }
+    }
+}
+
+/// Waits for the server's next word.
+pub(super) fn word<I: PortIo + 'static>(end: &mut End<I>, session: SessionKey) -> Result<Message, Error> {
+    loop {
+        end.round(false);
+        while let Some(done) = end.reliable.poll_completion() {
+            let c = done.completion;
+            if c.session == session && (c.communicator, c.operation) == (CONTROL, Operation::Recv) {
+                if c.status != Status::Success {
+                    continue;
+                }
+                match end.hear(done)? {
+                    word @ (Message::Ready { .. } | Message::Connect {}) => return Ok(word),
+                    _ => {}
+                }
+            }
+        }
+        if let Some(Event::Down { session: down, reason, .. }) = end.event()
+            && down == session
+        {
+            return Err(lost(reason));
+        }
+        end.check()?;
+    }
+}
+
+/// Waits for a client that wants something.
+pub(super) fn hello<I: PortIo + 'static>(end: &mut End<I>) -> Result<(SessionKey, Test, bool), Error> {
+    loop {
+        end.round(false);
+        while let Some(event) = end.event() {
+            if let Event::Up { session, .. } = event {
+                end.listen(session)?;
+            }
+        }
+        while let Some(done) = end.reliable.poll_completion() {
+            let c = done.completion;
+            if c.status != Status::Success || (c.communicator, c.operation) != (CONTROL, Operation::Recv) {
+                continue;
+            }
+            if let Message::Hello { version, spec, peers, memory, last } = end.hear(done)? {
+                if version == VERSION {
+                    return Ok((c.session, Test { spec, peers, memory }, last));
+                }
+                let refusal = format!("the server speaks version {VERSION} of the tests, not {version}");
+                end.say(c.session, &Message::Ready { refusal: Some(refusal) })?;
+            }
+        }
+        end.check()?;
+    }
+}
+
+/// Waits until the client has closed the session.
+pub(super) fn down<I: PortIo + 'static>(end: &mut End<I>, session: SessionKey) -> Result<(), Error> {
+    loop {
+        end.round(false);
+        while end.reliable.poll_completion().is_some() {}
+        while let Some(event) = end.event() {
+            match event {
+                Event::Down { session: down, .. } if down == session => return Ok(()),
+                Event::Up { session, .. } => end.listen(session)?,
+                Event::Down { .. } => {}
+            }
+        }
+        end.check()?;
+    }
+}
+
+/// Closes the sessions of a test, and lets their peers know. The first goes last: its end says that this was all.
+pub(super) fn close<I: PortIo + 'static>(end: &mut End<I>, sessions: &[SessionKey]) {
+    let until = end.now + END;
+    for session in sessions.iter().rev() {
+        end.reliable.close(*session);
+    }
+    while end.reliable.engine().sessions() > 0 && end.now < until {
+        end.round(true);
+        while end.reliable.poll_completion().is_some() {}
+        while end.event().is_some() {}
+    }
+    end.linger(Duration::from_millis(5));
+}
