@@ -7,6 +7,7 @@ use crate::headers;
 use crate::peers::place::{Driver, Place};
 use crate::peers::spraywire::Worker;
 use crate::peers::{Setup, bare, perftest, spraywire, testpmd};
+use crate::reliable::{self, Part};
 use crate::report;
 use crate::stats::Better;
 use clap::Args;
@@ -32,19 +33,31 @@ pub enum Figure {
     Verbs,
     /// Latency of a verbs program.
     VerbsLat,
+    /// The reliable service.
+    Reliable(Part),
 }
 
 impl Figure {
     /// In the order in which they are measured.
-    pub const ALL: [Figure; 7] = [
+    pub const ALL: [Figure; 11] = [
         Figure::Headers,
         Figure::Lat,
         Figure::Ud,
         Figure::Workers,
         Figure::VerbsLat,
         Figure::Verbs,
+        Figure::Reliable(Part::Raw),
+        Figure::Reliable(Part::Peers),
+        Figure::Reliable(Part::Loss),
+        Figure::Reliable(Part::Long),
         Figure::Ports,
     ];
+
+    /// Those of the reliable service.
+    pub const RELIABLE: [Figure; 4] = {
+        let [a, b, c, d] = Part::ALL;
+        [Figure::Reliable(a), Figure::Reliable(b), Figure::Reliable(c), Figure::Reliable(d)]
+    };
 }
 
 /// The worker polled inline reaches that share of the bare loop's rate.
@@ -121,6 +134,19 @@ pub fn measure(options: &Options, wanted: &[Figure]) -> Result<ExitCode, Box<dyn
     let mut outcomes = Vec::new();
     let mut ended = Ok(());
     'figures: for &figure in &wanted {
+        if let Figure::Reliable(part) = figure {
+            let measured = reliable::measure(part, &setup, options.runs as usize, &stop, &mut |outcome| {
+                if !to_stdout {
+                    println!("{}", report::text(&outcome));
+                }
+                outcomes.push(outcome);
+            });
+            if let Err(failure) = measured {
+                ended = Err(failure);
+                break 'figures;
+            }
+            continue;
+        }
         for setup in &places(figure, &setup) {
             for &size in &options.sizes {
                 if figure == Figure::Ports && frame_len(size) > usize::from(setup.mtu) {
@@ -265,6 +291,7 @@ fn one(
     let rounds = options.runs as usize;
     let mut say = |text: &str| eprintln!("{text}");
     match figure {
+        Figure::Reliable(_) => Err(Failure::Said("the reliable service is measured as a whole".into())),
         Figure::Headers => headers::measure(size, rounds, Path::new(&setup.benches), stop, &mut say),
         Figure::Lat => {
             let event = Event {

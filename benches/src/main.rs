@@ -8,11 +8,13 @@ mod contest;
 mod figures;
 mod headers;
 mod peers;
+mod reliable;
 mod report;
 mod stats;
 
 use clap::{Parser, Subcommand};
 use figures::{Figure, Options};
+use reliable::Part;
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -51,6 +53,16 @@ enum Command {
     Verbs(Options),
     /// Raw UD throughput against testpmd's over ports that have the kernel at their other end; needs root
     Ports(Options),
+    /// The reliable service: beside raw UD, by peers, by losses and by round trips
+    Reliable(Options),
+    /// The reliable service's goodput and rate beside raw UD's
+    ReliableUd(Options),
+    /// The reliable service with 10,000 peers
+    ReliablePeers(Options),
+    /// The reliable service over a network with losses
+    ReliableLoss(Options),
+    /// The reliable service over long round trips
+    ReliableLong(Options),
     /// One side of a bare loop, to run by hand
     #[command(subcommand)]
     Bare(bare::Command),
@@ -86,6 +98,11 @@ fn run(cli: &Cli) -> Result<ExitCode, Box<dyn Error>> {
         Some(Command::Workers(options)) => (options, [Figure::Workers].as_slice()),
         Some(Command::Verbs(options)) => (options, [Figure::VerbsLat, Figure::Verbs].as_slice()),
         Some(Command::Ports(options)) => (options, [Figure::Ports].as_slice()),
+        Some(Command::Reliable(options)) => (options, Figure::RELIABLE.as_slice()),
+        Some(Command::ReliableUd(options)) => (options, [Figure::Reliable(Part::Raw)].as_slice()),
+        Some(Command::ReliablePeers(options)) => (options, [Figure::Reliable(Part::Peers)].as_slice()),
+        Some(Command::ReliableLoss(options)) => (options, [Figure::Reliable(Part::Loss)].as_slice()),
+        Some(Command::ReliableLong(options)) => (options, [Figure::Reliable(Part::Long)].as_slice()),
         Some(Command::Bare(side)) => return bare::run(side).map(|()| ExitCode::SUCCESS),
         Some(Command::Repeat { op, size, iters }) => {
             let well = headers::Work::new(*size).run(*op, *iters);

@@ -86,25 +86,39 @@ fn a_table_of_every_size_and_nothing_left_behind() {
     assert_eq!(output.status.code(), Some(0), "{out}{errors}");
     assert_eq!(traces(&program), before);
     let lines: Vec<&str> = out.lines().collect();
-    for heading in ["size", "msg/s", "Gbit/s", "p50", "p99", "p99.9", "lost", "drops", "ICRC errors"] {
+    for heading in [
+        "size",
+        "msg/s",
+        "Gbit/s",
+        "p50",
+        "p99",
+        "p99.9",
+        "lost",
+        "drops",
+        "ICRC errors",
+        "sent again",
+        "needlessly",
+        "control",
+    ] {
         assert!(lines[0].contains(heading), "{out}");
     }
-    for (line, size) in lines[1..].iter().zip(["64 B", "256 B", "1 KiB", "4 KiB"]) {
+    for (line, size) in lines[1..].iter().zip(["64 B", "4 KiB", "64 KiB", "1 MiB"]) {
         assert!(line.trim_start().starts_with(size), "{out}");
-        assert!(line.ends_with(" 0"), "no ICRC errors: {out}");
+        assert!(line.ends_with(" %"), "the share of control: {out}");
     }
     let last = lines.last().unwrap();
     for part in ["net_memif", "IB MTU 4096", "workers inline on core", "DPDK 2", "half of the round trip"] {
         assert!(last.contains(part), "{part}: {last}");
     }
     assert!(errors.contains("[1/8] throughput of 64 B for 200 ms\n"), "{errors}");
-    assert!(errors.contains("[8/8] latency of 4 KiB for 200 ms\n"), "{errors}");
+    assert!(errors.contains("[8/8] latency of 1 MiB for 200 ms\n"), "{errors}");
 }
 
 #[test]
 fn json_has_every_figure_and_the_capture_is_right() {
     let program = Program::new();
-    let output = program.run("-D 100ms -s 64,1k -m 1024 --worker thread --json --pcap demo.pcap");
+    let output =
+        program.run("--service ud -D 100ms -s 64,1k -m 1024 --worker thread --json --pcap demo.pcap");
     let report = json(&output);
     assert_eq!(output.status.code(), Some(0), "{report:#}");
     assert_eq!((&report["schema"], &report["command"]), (&"spraywire/1".into(), &"demo".into()));
@@ -159,8 +173,8 @@ fn one_core_is_enough() {
 fn what_cannot_be_is_refused() {
     let program = Program::new();
     for (args, expected) in [
-        ("-s 8192", "8192 bytes do not fit the IB MTU of 4096"),
-        ("-s 2k -m 1024", "2048 bytes do not fit the IB MTU of 1024"),
+        ("--service ud -s 8192", "8192 bytes do not fit the IB MTU of 4096"),
+        ("--service ud -s 2k -m 1024", "2048 bytes do not fit the IB MTU of 1024"),
         ("-s x", "`x` is no size"),
         ("--cores 9999", "9999"),
         ("--pcap /nonexistent/x.pcap", "/nonexistent/x.pcap"),

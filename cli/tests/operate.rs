@@ -195,7 +195,17 @@ fn stats_tell_what_an_endpoint_received() {
 fn stats_of_a_worker_in_a_thread_of_its_own() {
     let site = Site::new();
     let mut server = site.spraywire();
-    server.args(["bw", "--worker", "thread", "--port", &site.port("server"), "--ip", "10.0.0.1"]);
+    server.args([
+        "bw",
+        "--service",
+        "ud",
+        "--worker",
+        "thread",
+        "--port",
+        &site.port("server"),
+        "--ip",
+        "10.0.0.1",
+    ]);
     let mut server = server.spawn().unwrap();
     let report = until(|| site.stats(&["--json"]), |output| output.status.success());
     terminate(&server);

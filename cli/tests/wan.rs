@@ -44,7 +44,7 @@ impl Wan {
     /// Runs `test` from the second side to the first; the client's report.
     fn run(&self, test: &str, args: &str) -> Value {
         let server = self.at(0, test);
-        let report = self.at(1, &format!("{test} 192.0.2.1 {args} --json")).end(LIMIT).ok();
+        let report = self.at(1, &format!("{test} {args} --json 192.0.2.1")).end(LIMIT).ok();
         server.end(LIMIT).ok();
         serde_json::from_str(&report).unwrap()
     }
@@ -71,7 +71,7 @@ impl Wan {
 #[test]
 fn the_round_trip_is_as_long_as_asked() {
     let wan = Wan::start("--delay 5ms --json=/dev/null");
-    let report = wan.run("lat", "-s 64 -n 100");
+    let report = wan.run("lat --service ud", "-s 64 -n 100");
     let p50 = report["results"][0]["latency"]["half_rtt_ns"]["p50"].as_f64().expect("a median");
     assert!((5e6..10e6).contains(&p50), "{p50} ns");
 }
@@ -80,7 +80,7 @@ fn the_round_trip_is_as_long_as_asked() {
 fn as_many_are_lost_as_asked_and_all_are_accounted_for() {
     let wan = Wan::start("--loss 10% --json");
     // The two sides agree by messages that are lost too, and repeat them.
-    let report = wan.run("bw", "-s 512 -n 4000 --rate 4kpps");
+    let report = wan.run("bw --service ud", "-s 512 -n 4000 --rate 4kpps");
     let way = &report["results"][0]["client_to_server"];
     let (sent, received) = (way["sent"].as_u64().unwrap(), way["received"].as_u64().unwrap());
     assert_eq!(sent, 4000);
@@ -94,8 +94,8 @@ fn as_many_are_lost_as_asked_and_all_are_accounted_for() {
 fn a_bent_bit_is_found_by_the_receiver() {
     let wan = Wan::start("--corrupt 20% --one-way --json");
     // From the first port to the second only: the server's side sends little that way, so turn the test around.
-    let server = wan.at(1, "bw");
-    let client = wan.at(0, "bw 192.0.2.2 -s 1024 -n 2000 --rate 2kpps --json");
+    let server = wan.at(1, "bw --service ud");
+    let client = wan.at(0, "bw 192.0.2.2 --service ud -s 1024 -n 2000 --rate 2kpps --json");
     let report: Value = serde_json::from_str(&client.end(LIMIT).ok()).unwrap();
     server.end(LIMIT).ok();
     let way = &report["results"][0]["client_to_server"];
@@ -109,7 +109,7 @@ fn a_bent_bit_is_found_by_the_receiver() {
 #[test]
 fn the_bottleneck_is_as_narrow_as_asked() {
     let wan = Wan::start("--rate 100Mbit --queue 200KB --json");
-    let report = wan.run("bw", "-s 1024 -D 2 --rate 300M");
+    let report = wan.run("bw --service ud", "-s 1024 -D 2 --rate 300M");
     let way = &report["results"][0]["client_to_server"];
     let goodput = way["goodput_bits_per_second"].as_f64().unwrap();
     // 1024 of 1086 bytes of each frame are payload.

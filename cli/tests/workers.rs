@@ -21,7 +21,7 @@ impl Side {
         let ip = if role == "server" { "10.0.0.1" } else { "10.0.0.2" };
         let device = format!("net_memif0,role={role},id=0,socket={socket}");
         let mut command = Command::new(env!("CARGO_BIN_EXE_spraywire"));
-        command.args(["bw", "--port", &device, "--ip", ip]).args(args.split_whitespace());
+        command.args(["bw", "--service", "ud", "--port", &device, "--ip", ip]).args(args.split_whitespace());
         command.env_remove("RUST_LOG").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut side = Side { child: command.spawn().unwrap(), said: String::new() };
         if role == "server" {

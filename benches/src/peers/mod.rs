@@ -3,6 +3,7 @@
 pub mod bare;
 pub mod perftest;
 pub mod place;
+pub mod reliable;
 pub mod spraywire;
 pub mod testpmd;
 

@@ -20,13 +20,13 @@ pub enum Worker {
 }
 
 /// What the server says when its port is there.
-const WAITING: &str = "waiting for a client";
+pub(super) const WAITING: &str = "waiting for a client";
 
 /// The command lines of server and client.
 fn commands(setup: &Setup, what: &str, worker: Worker, options: &[String]) -> [Vec<OsString>; 2] {
     let devices = setup.place.devices();
     [0, 1].map(|side| {
-        let mut line: Vec<OsString> = vec![(&setup.spraywire).into(), what.into()];
+        let mut line: Vec<OsString> = vec![(&setup.spraywire).into(), what.into(), "--service=ud".into()];
         if side == 1 {
             line.push(IPS[0].into());
             line.extend(options.iter().map(Into::into));
@@ -49,7 +49,7 @@ fn commands(setup: &Setup, what: &str, worker: Worker, options: &[String]) -> [V
 }
 
 /// Runs both sides; returns the client's report.
-fn run(
+pub(super) fn run(
     setup: &Setup,
     [server, client]: [Vec<OsString>; 2],
     busy: Duration,
@@ -67,7 +67,7 @@ fn run(
     serde_json::from_str(&output).map_err(|e| Failure::Said(format!("spraywire's JSON cannot be read: {e}")))
 }
 
-fn number(value: &Value, pointer: &str) -> Result<f64, Failure> {
+pub(super) fn number(value: &Value, pointer: &str) -> Result<f64, Failure> {
     value
         .pointer(pointer)
         .and_then(Value::as_f64)
@@ -136,10 +136,13 @@ mod tests {
     fn command_lines() {
         let [server, client] = commands(&test_setup(), "bw", Worker::Inline, &["--size=64".into()]);
         let (server, client) = (text(&server), text(&client));
-        assert!(server.starts_with("spraywire bw --port net_memif0,role=server,id=0,socket="), "{server}");
+        assert!(
+            server.starts_with("spraywire bw --service=ud --port net_memif0,role=server,id=0,socket="),
+            "{server}"
+        );
         assert!(server.ends_with(" --ip 192.0.2.1 --mtu 4200 --cores 2 --json --idle spin"), "{server}");
         assert!(
-            client.starts_with("spraywire bw 192.0.2.1 --size=64 --port net_memif0,role=client"),
+            client.starts_with("spraywire bw --service=ud 192.0.2.1 --size=64 --port net_memif0,role=client"),
             "{client}"
         );
         let [server, _] = commands(&test_setup(), "bw", Worker::Two, &[]);

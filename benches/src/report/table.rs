@@ -55,7 +55,8 @@ fn row(outcome: &Outcome, entry: &Entry, payload_rate: bool, instructions: bool)
     let shown = |value: Option<f64>| value.map_or("-".to_owned(), |v| amount(v, outcome.event.unit));
     let mut cells = vec![entry.name.to_owned(), shown(entry.median), shown(entry.best)];
     if payload_rate {
-        let bits = entry.median.map(|rate| rate * outcome.event.size as f64 * 8.0 / 1e9);
+        let each = if outcome.event.unit == "bit/s" { 1.0 } else { outcome.event.size as f64 * 8.0 };
+        let bits = entry.median.map(|rate| rate * each / 1e9);
         cells.push(bits.map_or("-".to_owned(), |bits| format!("{bits:.2}")));
     }
     match entry.comparison {

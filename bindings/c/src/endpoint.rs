@@ -1,5 +1,6 @@
 //! The endpoint behind the handle.
 
+use crate::reliable::Messages;
 use crate::{completion, error, send};
 use dataplane::ah::{AhConfig, AhKey, AhState};
 use dataplane::buffer::Buffer;
@@ -24,7 +25,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    fn new(error: error, text: impl ToString) -> Failure {
+    pub fn new(error: error, text: impl ToString) -> Failure {
         Failure { error, text: text.to_string() }
     }
 }
@@ -38,31 +39,62 @@ pub struct Settings<'a> {
     pub first_qpn: u32,
 }
 
-/// Memory of the program's, lent with a receive.
-struct Lent {
-    start: *mut u8,
-    len: usize,
+/// Memory of work requests.
+pub enum Memory {
+    /// The program's, lent with a receive.
+    Filled {
+        /// Where it begins.
+        start: *mut u8,
+        /// Bytes.
+        len: usize,
+    },
+    /// The program's, lent with a reliable send.
+    Read {
+        /// Where it begins; anything if it has no bytes.
+        start: *const u8,
+        /// Bytes.
+        len: usize,
+    },
+    /// Our own.
+    Own(Box<[u8]>),
 }
 
 // SAFETY: it goes where its endpoint goes, which one thread at a time uses.
-unsafe impl Send for Lent {}
+unsafe impl Send for Memory {}
 
-impl Buffer for Lent {
+impl Buffer for Memory {
     fn capacity(&self) -> usize {
-        self.len
+        match self {
+            Memory::Filled { len, .. } | Memory::Read { len, .. } => *len,
+            Memory::Own(bytes) => bytes.len(),
+        }
     }
 
     #[inline]
     fn write(&mut self, offset: usize, bytes: &[u8]) {
-        if bytes.len() <= self.len && offset <= self.len - bytes.len() {
-            // SAFETY: within what the program has lent; the bytes are a packet's, not the program's.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(offset), bytes.len()) };
+        match self {
+            Memory::Filled { start, len } => {
+                if bytes.len() <= *len && offset <= *len - bytes.len() {
+                    // SAFETY: within what the program has lent; the bytes are a packet's, not the program's.
+                    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start.add(offset), bytes.len()) };
+                }
+            }
+            Memory::Own(own) => own.write(offset, bytes),
+            // Nothing is received into it.
+            Memory::Read { .. } => {}
         }
     }
 
-    fn bytes(&self, _: usize) -> &[u8] {
-        // No send is made from such a buffer.
-        &[]
+    #[inline]
+    fn bytes(&self, wanted: usize) -> &[u8] {
+        match self {
+            Memory::Read { len, .. } if *len == 0 => &[],
+            // SAFETY: so many bytes that the program has lent, and does not write to meanwhile.
+            Memory::Read { start, len } => unsafe { std::slice::from_raw_parts(*start, wanted.min(*len)) },
+            Memory::Own(own) => own.bytes(wanted),
+            // Nothing is sent from it.
+            Memory::Filled { .. } => &[],
+        }
     }
 }
 
@@ -71,8 +103,10 @@ const CQ_DEPTH: usize = 65_536;
 
 /// A worker over one port.
 pub struct Endpoint {
-    worker: Worker<DpdkPort, Lent>,
-    clock: Clock,
+    pub worker: Worker<DpdkPort, Memory>,
+    pub clock: Clock,
+    /// Reliable messages, once they are wanted.
+    pub messages: Option<Messages>,
     cq: CqKey,
     qps: HashMap<u32, QpKey>,
     ahs: HashMap<u64, AhKey>,
@@ -106,6 +140,7 @@ impl Endpoint {
         Ok(Endpoint {
             worker,
             clock: Clock::new(),
+            messages: None,
             cq,
             qps: HashMap::new(),
             ahs: HashMap::new(),
@@ -151,8 +186,7 @@ impl Endpoint {
                 let text = format!("nobody answers for {dst}: is its endpoint running, and polled?");
                 return Err(Failure::new(error::TimedOut, text));
             }
-            let now = self.clock.now();
-            if !self.worker.poll(now).any() {
+            if !self.round() {
                 std::thread::yield_now();
             }
         }
@@ -195,12 +229,22 @@ impl Endpoint {
         len: usize,
     ) -> Result<(), Failure> {
         let qp = self.qp(qpn)?;
-        self.worker.post_recv(qp, RecvWr { wr_id, buf: Lent { start, len } }).map_err(|(e, _)| refused(e))
+        self.worker
+            .post_recv(qp, RecvWr { wr_id, buf: Memory::Filled { start, len } })
+            .map_err(|(e, _)| refused(e))
+    }
+
+    /// Moves packets; returns whether there were any.
+    pub fn round(&mut self) -> bool {
+        let now = self.clock.now();
+        match &mut self.messages {
+            Some(messages) => messages.round(&mut self.worker, now).any(),
+            None => self.worker.poll(now).any(),
+        }
     }
 
     pub fn poll(&mut self, max: usize, mut give: impl FnMut(completion)) -> usize {
-        let now = self.clock.now();
-        self.worker.poll(now);
+        self.round();
         let Some(cq) = self.worker.cq(self.cq) else { return 0 };
         let mut taken = 0;
         while taken < max

@@ -1,7 +1,9 @@
-//! The raw UD service of Spraywire for programs in C: opaque handles, integer errors, completions that are polled for.
+//! The services of Spraywire for programs in C, raw UD and reliable messages: opaque handles, integer errors, completions that are
+//! polled for.
 //!
 //! The header is `include/spraywire.h`, made from this file by cbindgen; a test compares the two. A thin layer over
-//! `dataplane::worker`: an endpoint is a worker over one port, driven inline by [`spw_poll`].
+//! `dataplane::worker` and `dataplane::reliable`: an endpoint is a worker over one port, driven inline by [`spw_poll`] or
+//! [`spw_poll_messages`].
 //!
 //! # Why unsafe
 //! Each function takes pointers from a program in C, whose validity is the contract that its documentation states. Nothing
@@ -10,6 +12,7 @@
 #![allow(non_camel_case_types, reason = "names are those that programs in C see")]
 
 mod endpoint;
+mod reliable;
 
 use endpoint::{Endpoint, Failure, Settings};
 use std::cell::RefCell;
@@ -25,11 +28,11 @@ pub enum error {
     Argument = 1,
     /// The port cannot be opened.
     Open = 2,
-    /// A queue is full, or the peer's MAC address is not known yet: poll and try again.
+    /// A queue is full, the peer's MAC address is not known yet, or the session is not open yet: poll and try again.
     Again = 3,
     /// Nobody answers for the address.
     TimedOut = 4,
-    /// No such queue pair or address handle (any more), or one in the error state.
+    /// No such queue pair, address handle or session (any more), or one in the error state.
     State = 5,
     /// An error of Spraywire itself.
     Internal = 6,
@@ -95,6 +98,98 @@ pub struct completion {
     pub has_imm: u8,
     /// Whether it is a receive.
     pub is_receive: u8,
+}
+
+/// How reliable messages are begun. Zero leaves the defaults.
+#[repr(C)]
+pub struct reliable_config {
+    /// Number of its queue pair; the next free one if zero.
+    pub qpn: u32,
+    /// The Q_Key of both sides; 0x11111111 if zero.
+    pub qkey: u32,
+    /// Sessions at a time at most; 16,384 if zero.
+    pub sessions: u32,
+    /// Whether sessions that others begin are accepted.
+    pub listen: u8,
+    /// Paths (UDP source ports) of a session, 1 to 32; 1 if zero.
+    pub paths: u8,
+    /// Congestion control: 0 is a fixed window, 1 follows delay and ECN.
+    pub congestion: u8,
+    /// Bytes of a session in flight with a fixed window; 512 KiB if zero.
+    pub window: u64,
+}
+
+/// A reliable message to send or to receive: everything but its bytes. The n-th send of a session, communicator and tag goes to
+/// the n-th receive of the same at the other side.
+#[repr(C)]
+pub struct message {
+    /// Your own number, given back when it is done.
+    pub wr_id: u64,
+    /// The session.
+    pub session: u64,
+    /// Your tag.
+    pub tag: u64,
+    /// Your communicator.
+    pub communicator: u32,
+}
+
+/// A reliable message that is done with.
+#[repr(C)]
+pub struct done {
+    /// Your own number.
+    pub wr_id: u64,
+    /// The session.
+    pub session: u64,
+    /// Your tag.
+    pub tag: u64,
+    /// Bytes of the message.
+    pub len: u64,
+    /// Your communicator.
+    pub communicator: u32,
+    /// Of a send, segments that were sent again.
+    pub retransmitted: u32,
+    /// 0: every byte is in its place. 1: longer than the receive posted for it. 2: the session went down.
+    pub status: u32,
+    /// Whether it is a receive.
+    pub is_receive: u8,
+}
+
+/// What happened to a session.
+#[repr(C)]
+pub struct event {
+    /// The session. One that a peer began is heard of first here.
+    pub session: u64,
+    /// The peer's queue pair.
+    pub peer_qpn: u32,
+    /// 1: it is open. 0: it is gone, and so is its number.
+    pub is_up: u8,
+    /// Whether the peer began it.
+    pub accepted: u8,
+    /// The peer's IP address.
+    pub peer: [c_char; 48],
+    /// Why it is gone, and what is likely wrong.
+    pub reason: [c_char; 256],
+}
+
+/// Figures of a session since it began.
+#[repr(C)]
+pub struct session_stats {
+    /// Segments sent for the first time.
+    pub segments_sent: u64,
+    /// Segments sent again.
+    pub retransmitted: u64,
+    /// Of them, those that the peer had.
+    pub spurious: u64,
+    /// Segments received for the first time.
+    pub segments_received: u64,
+    /// Segments received more than once.
+    pub duplicates: u64,
+    /// Bytes of messages whose send is done.
+    pub bytes_sent: u64,
+    /// Bytes of messages whose receive is done.
+    pub bytes_received: u64,
+    /// The smoothed round trip in nanoseconds; 0 before the first.
+    pub round_trip_ns: u64,
 }
 
 thread_local! {
@@ -311,5 +406,151 @@ pub unsafe extern "C" fn spw_poll(
             }
         });
         Ok(taken as c_int)
+    })
+}
+
+/// Begins with reliable messages, once for an endpoint; the number of their queue pair, by which peers connect, goes to `*qpn`. With a
+/// configuration of NULL everything is as zeros leave it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spw_reliable_start(
+    endpoint: *mut endpoint_t,
+    config: *const reliable_config,
+    qpn: *mut u32,
+) -> c_int {
+    guarded(|| {
+        let none =
+            reliable_config { qpn: 0, qkey: 0, sessions: 0, listen: 0, paths: 0, congestion: 0, window: 0 };
+        // SAFETY: null or valid, by the contract.
+        let config = unsafe { config.as_ref() }.unwrap_or(&none);
+        // SAFETY: null or a place for a number, by the contract.
+        let place = unsafe { qpn.as_mut() }.ok_or_else(|| argument("there is no place for the number"))?;
+        // SAFETY: by the contract.
+        *place = unsafe { self::endpoint(endpoint) }?.start_reliable(config)?;
+        Ok(0)
+    })
+}
+
+/// Begins a session with the reliable endpoint at an IP address and queue pair; its number goes to `*session`. It is open, or refused,
+/// once spw_poll_event() says so.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spw_connect(
+    endpoint: *mut endpoint_t,
+    address: *const c_char,
+    qpn: u32,
+    session: *mut u64,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: a string, by the contract.
+        let address = unsafe { text(address) }?.ok_or_else(|| argument("the address is missing"))?;
+        // SAFETY: null or a place for a number, by the contract.
+        let place =
+            unsafe { session.as_mut() }.ok_or_else(|| argument("there is no place for the session"))?;
+        // SAFETY: by the contract.
+        *place = unsafe { self::endpoint(endpoint) }?.connect(address, qpn)?;
+        Ok(0)
+    })
+}
+
+/// Ends a session. What is not done yet is done with status 2, and spw_poll_event() says when it is gone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spw_disconnect(endpoint: *mut endpoint_t, session: u64) -> c_int {
+    // SAFETY: by the contract.
+    guarded(|| unsafe { self::endpoint(endpoint) }?.disconnect(session).map(|()| 0))
+}
+
+/// Sends a message of `len` bytes. The memory must stay, and not be written to, until the send is done or the endpoint closed.
+/// SPW_ERROR_AGAIN is back-pressure: poll and try again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spw_send_message(
+    endpoint: *mut endpoint_t,
+    message: *const message,
+    data: *const c_void,
+    len: usize,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: null or valid, by the contract.
+        let message = unsafe { message.as_ref() }.ok_or_else(|| argument("the message is NULL"))?;
+        if data.is_null() && len > 0 {
+            return Err(argument("the data is NULL"));
+        }
+        // SAFETY: so many bytes for as long as the contract says, and the endpoint by the same.
+        unsafe { self::endpoint(endpoint)?.send_message(message, data.cast(), len) }.map(|()| 0)
+    })
+}
+
+/// Posts a receive of a message of up to `len` bytes. The memory is the endpoint's until the receive is done or the endpoint closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spw_recv_message(
+    endpoint: *mut endpoint_t,
+    message: *const message,
+    buffer: *mut c_void,
+    len: usize,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: null or valid, by the contract.
+        let message = unsafe { message.as_ref() }.ok_or_else(|| argument("the message is NULL"))?;
+        if buffer.is_null() && len > 0 {
+            return Err(argument("the buffer is NULL"));
+        }
+        // SAFETY: so many bytes for as long as the contract says, and the endpoint by the same.
+        unsafe { self::endpoint(endpoint)?.recv_message(message, buffer.cast(), len) }.map(|()| 0)
+    })
+}
+
+/// Moves packets, as spw_poll() does, and takes up to `max` reliable messages that are done, oldest first; how many. To be called often.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spw_poll_messages(
+    endpoint: *mut endpoint_t,
+    messages: *mut done,
+    max: usize,
+) -> c_int {
+    guarded(|| {
+        if messages.is_null() && max > 0 {
+            return Err(argument("there is no place for messages"));
+        }
+        let mut at = messages;
+        // SAFETY: by the contract.
+        let taken = unsafe { self::endpoint(endpoint) }?.poll_messages(max, |one| {
+            // SAFETY: places for `max` of them, by the contract.
+            unsafe {
+                at.write(one);
+                at = at.add(1);
+            }
+        })?;
+        Ok(taken as c_int)
+    })
+}
+
+/// Takes the next event of a session: 1 if there was one, otherwise 0. Events wait until the messages that are done have been taken.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spw_poll_event(endpoint: *mut endpoint_t, event: *mut event) -> c_int {
+    guarded(|| {
+        if event.is_null() {
+            return Err(argument("there is no place for the event"));
+        }
+        // SAFETY: by the contract.
+        let Some(told) = unsafe { self::endpoint(endpoint) }?.session_event()? else { return Ok(0) };
+        // SAFETY: a place for it, by the contract.
+        unsafe { event.write(told) };
+        Ok(1)
+    })
+}
+
+/// Figures of an open session.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spw_session_stats(
+    endpoint: *mut endpoint_t,
+    session: u64,
+    stats: *mut session_stats,
+) -> c_int {
+    guarded(|| {
+        if stats.is_null() {
+            return Err(argument("there is no place for the figures"));
+        }
+        // SAFETY: by the contract.
+        let told = unsafe { self::endpoint(endpoint) }?.stats(session)?;
+        // SAFETY: a place for them, by the contract.
+        unsafe { stats.write(told) };
+        Ok(0)
     })
 }

@@ -66,6 +66,34 @@ fn two_processes_in_c_greet_each_other() {
     assert!(server.wait().unwrap().success());
 }
 
+/// A message of a megabyte there and back.
+#[test]
+fn two_processes_in_c_exchange_reliable_messages() {
+    let temporary = tempfile::tempdir().unwrap();
+    let program = temporary.path().join("reliable");
+    compile(&folder().join("examples/reliable.c"), &program);
+    let start = |role: &str, args: &[&str]| {
+        let port = format!("net_memif0,role={role},id=0,socket=spw-c-rel-{}", std::process::id());
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", "60"]).arg(&program).arg(port).args(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let server = start("server", &["192.0.2.1"]);
+    let client = start("client", &["192.0.2.2", "192.0.2.1"]).wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&client.stdout);
+    assert!(client.status.success(), "{said}{}", String::from_utf8_lossy(&client.stderr));
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[..2], ["open to 192.0.2.1", "1000000 bytes came back as they were"], "{said}");
+    // 1,000,000 bytes in segments of 4008, each way.
+    let figures = lines[2].strip_prefix("250 segments sent, ").unwrap_or_else(|| panic!("{said}"));
+    assert!(figures.ends_with(" sent again, 250 received") && lines[3] == "gone: closed", "{said}");
+    let server = server.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&server.stdout);
+    assert!(server.status.success(), "{said}{}", String::from_utf8_lossy(&server.stderr));
+    let want = "open to 192.0.2.2\n1000000 bytes\ngone: closed by the peer";
+    assert!(said.contains(want), "{said}");
+}
+
 #[test]
 fn errors_are_numbers_and_words() {
     let temporary = tempfile::tempdir().unwrap();
@@ -104,6 +132,31 @@ fn errors_are_numbers_and_words() {
             SAY(spw_qp_destroy(e, qpn));
             SAY(spw_qp_destroy(e, qpn));
             SAY(spw_poll(NULL, &done, 1));
+            uint64_t session;
+            spw_done message_done;
+            spw_event event;
+            spw_session_stats stats;
+            spw_message message = { .session = 9 };
+            spw_reliable_config odd = { .congestion = 7 };
+            SAY(spw_connect(e, "192.0.2.9", 5, &session));
+            SAY(spw_poll_event(e, &event));
+            SAY(spw_reliable_start(e, &odd, &qpn));
+            SAY(spw_reliable_start(e, NULL, NULL));
+            SAY(spw_reliable_start(e, NULL, &qpn));
+            SAY(spw_reliable_start(e, NULL, &qpn));
+            SAY(spw_send_message(e, &message, buffer, 1));
+            SAY(spw_recv_message(e, &message, NULL, 1));
+            SAY(spw_connect(e, "192.0.2.9", 5, &session));
+            SAY(spw_connect(e, "192.0.2.9", 5, &session));
+            message.session = session;
+            SAY(spw_send_message(e, &message, buffer, 1));
+            SAY(spw_poll_messages(e, &message_done, 1));
+            SAY(spw_session_stats(e, session, &stats));
+            SAY(spw_disconnect(e, session));
+            SAY(spw_poll_messages(e, &message_done, 1));
+            SAY(spw_poll_event(e, &event));
+            SAY(spw_poll_event(e, &event));
+            SAY(spw_session_stats(e, session, &stats));
             spw_close(e);
             spw_close(NULL);
             SAY(spw_open(&bad, &e));
@@ -135,6 +188,24 @@ fn errors_are_numbers_and_words() {
         "0",
         "-5",
         "-1",
+        "-5 call spw_reliable_start() first",
+        "-5 call spw_reliable_start() first",
+        "-1 there is no congestion control 7",
+        "-1 there is no place for the number",
+        "0",
+        "-5 the endpoint has its reliable service already",
+        "-5 there is no session 9",
+        "-1 the buffer is NULL",
+        "0",
+        "-5 there is a session with this peer already",
+        "-3 the session is not open yet",
+        "0",
+        "0",
+        "0",
+        "0",
+        "1",
+        "0",
+        "-5 there is no session 1",
         "-2 ",
     ];
     let lines: Vec<&str> = said.lines().collect();

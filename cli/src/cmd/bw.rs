@@ -132,6 +132,9 @@ impl BwArgs {
     /// What several workers cannot do.
     fn check_workers(&self) -> Result<(), Error> {
         let workers = self.workers;
+        if self.common.service.service == Service::Ud && self.scale.peers > 1 {
+            return Err(Error::usage("--peers is of the reliable service: leave --service out"));
+        }
         if self.queues.is_some_and(|queues| queues > workers) {
             return Err(Error::usage("a queue without a worker would fill up: use --queues up to --workers"));
         }

@@ -105,14 +105,14 @@ pub struct ScaleArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(MAX_PEERS)))]
     pub peers: u16,
 
-    /// Bytes of receives that a side of the reliable service posts at most, over all peers; two messages for each at least
+    /// Bytes that all sends of a side of the reliable service have at most, and all its receives; of two messages at least, for each peer
     #[arg(long, value_name = "BYTES", default_value = "4M", value_parser = units::size)]
-    pub recv_memory: u64,
+    pub memory: u64,
 }
 
 impl Default for ScaleArgs {
     fn default() -> Self {
-        ScaleArgs { peers: 1, recv_memory: 4 << 20 }
+        ScaleArgs { peers: 1, memory: 4 << 20 }
     }
 }
 
@@ -143,7 +143,7 @@ enum Message {
         /// Peers that it wants the server to be, this session's included.
         #[serde(default = "one")]
         peers: u16,
-        /// Bytes of receives that a side posts.
+        /// Bytes of a side's sends, and of its receives.
         #[serde(default)]
         memory: u64,
         /// No other follows.
@@ -238,7 +238,8 @@ fn engine(args: &MeasureArgs, wish: &Wish<'_>, seed: u64) -> Result<ReliableConf
     // The server hears of the client's wish when the tables are there; what is not used of them is not touched.
     let peers = if listen { MAX_PEERS } else { wish.scale.peers };
     let sessions = u32::from(peers) + MORE_SESSIONS;
-    config.engine.limits = Limits { sessions, ..Limits::default() };
+    // Long fat networks want all the sequences that there can be in flight; bitmaps are touched where something is missing.
+    config.engine.limits = Limits { sessions, window: 65_536, ..Limits::default() };
     // A side that is gone is told of as soon as over raw UD.
     config.engine.times = Times { keep_alive: KEEP_ALIVE, silence: SILENCE, ..Times::default() };
     config.engine.congestion = match args.service.cc {

@@ -20,8 +20,6 @@ use roce_proto::transport::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Bytes that a side's sends have together at the most, beyond two messages.
-const MEMORY: usize = 4 << 20;
 /// Receives that are left for what tests say to each other, by all clients.
 const SPARE_RECEIVES: u32 = 8_192;
 /// Rounds between two looks at the signal and the progress line.
@@ -76,10 +74,14 @@ fn depth(wanted: u32, size: usize, memory: usize) -> usize {
 }
 
 impl Test {
+    fn bytes(&self) -> usize {
+        usize::try_from(self.memory).unwrap_or(usize::MAX)
+    }
+
     /// Receives of each peer.
     fn receives(&self) -> usize {
         let peers = usize::from(self.peers.max(1));
-        let memory = usize::try_from(self.memory).unwrap_or(usize::MAX) / peers;
+        let memory = self.bytes() / peers;
         let places = (Limits::default().receives - SPARE_RECEIVES) as usize / peers;
         depth(self.spec.rx_depth, self.spec.size as usize, memory).min(places)
     }
@@ -109,7 +111,7 @@ impl Run {
         let sends = client || (spec.bidirectional && !lat);
         let receives = !client || spec.bidirectional || lat;
         let size = spec.size as usize;
-        let (tx, rx) = if lat { (1, 4) } else { (depth(spec.tx_depth, size, MEMORY), test.receives()) };
+        let (tx, rx) = if lat { (1, 4) } else { (depth(spec.tx_depth, size, test.bytes()), test.receives()) };
         let histogram = || Histogram::new_with_bounds(1, 3_600_000_000_000, 3).map_err(Error::failed);
         let mut run = Run {
             spec: spec.clone(),
@@ -389,7 +391,7 @@ pub(super) fn measure<I: PortIo + 'static>(
 ) -> Result<bool, Error> {
     for (i, spec) in wish.specs.iter().enumerate() {
         audience.begins(i, spec);
-        let test = Test { spec: spec.clone(), peers: wish.scale.peers, memory: wish.scale.recv_memory };
+        let test = Test { spec: spec.clone(), peers: wish.scale.peers, memory: wish.scale.memory };
         let session = meet::connect(end, server, wait, audience)?;
         end.listen(session)?;
         end.say(
@@ -417,6 +419,7 @@ pub(super) fn measure<I: PortIo + 'static>(
             }
         }
         let mut run = Run::new(end, &test, sessions, true)?;
+        run.cost = cost;
         let whole = run.run(end, audience)?;
         let (client, own) = run.report(end);
         let (mut server, theirs) = run.result.take().unwrap_or_default();

@@ -125,7 +125,7 @@ fn an_interface_that_is_removed_ends_the_command() {
     if !allowed("an_interface_that_is_removed_ends_the_command") {
         return;
     }
-    for command in ["bw", "lat --worker thread", "ud recv", "send", "bw client"] {
+    for command in ["bw", "lat --service ud --worker thread", "ud recv", "send", "bw client"] {
         let net = pair(1500);
         let [here, there] = sides(&net);
         let process = match command {

@@ -21,9 +21,11 @@ fn a_fanout_of_packet_sockets_feeds_two_workers() {
     let here = Side { namespace: &a, port, ips: &["10.9.0.1", "fd77::1"] };
     let there = Side { namespace: &b, port, ips: &["10.9.0.2", "fd77::2"] };
     for host in ["10.9.0.1", "fd77::1"] {
-        let server = here.server("bw --workers 2 --json");
+        let server = here.server("bw --service ud --workers 2 --json");
         let text = there
-            .run(&format!("bw {host} --workers 2 --json -q 16 -n 6001 -s 300 -b --rate 2kpps --wait 30"))
+            .run(&format!(
+                "bw {host} --service ud --workers 2 --json -q 16 -n 6001 -s 300 -b --rate 2kpps --wait 30"
+            ))
             .ok();
         let (client, server) = (json(&text), json(&server.end(LIMIT).ok()));
         for direction in ["client_to_server", "server_to_client"] {

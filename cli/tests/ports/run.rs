@@ -102,9 +102,9 @@ pub fn messages_arrive(from: &Side, to: &Side, size: usize, count: usize) {
 
 /// Runs `bw` with `args` from one side to the other and returns the client's only result.
 pub fn bw(from: &Side, to: &Side, args: &str) -> Value {
-    let server = to.server("bw");
+    let server = to.server("bw --service ud");
     let ip = to.ips[0].split('/').next().unwrap();
-    let text = from.run(&format!("bw {ip} --json {args}")).ok();
+    let text = from.run(&format!("bw {ip} --service ud --json {args}")).ok();
     server.end(LIMIT).ok();
     json(&text)["results"][0].take()
 }

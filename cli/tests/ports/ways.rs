@@ -31,8 +31,8 @@ fn the_largest_messages_cross_a_routed_hop() {
     }
     // The router checked every IP checksum, and forwarded them all.
     assert!(router.counter("r0", "tx_packets") >= 40);
-    let server = there.server(&format!("bw {right}"));
-    let report = json(&here.run(&format!("bw 10.2.0.2 {left} -n 1k --rate 500pps --json")).ok());
+    let server = there.server(&format!("bw --service ud {right}"));
+    let report = json(&here.run(&format!("bw 10.2.0.2 --service ud {left} -n 1k --rate 500pps --json")).ok());
     server.end(LIMIT).ok();
     let way = &report["results"][0]["client_to_server"];
     assert_eq!((&report["results"][0]["size"], &way["received"]), (&4096.into(), &1000.into()), "{report:#}");

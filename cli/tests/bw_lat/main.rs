@@ -1,139 +1,14 @@
 //! `spraywire bw` and `lat` between two processes over shared memory, as a user runs them.
 #![cfg(feature = "dpdk")]
 
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-use std::io::{BufRead, BufReader, Read};
+mod dissector;
+mod ends;
+mod reliable;
+
+use ends::{End, alone, both, cpu_seconds, json, next_socket, number, results, run, shared, wait_for_work};
+use rustix::process::Signal;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
-
-/// No process of these tests lives longer.
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// What measures time has the machine for itself, as far as these tests are concerned; the others run side by side.
-static MACHINE: RwLock<()> = RwLock::new(());
-
-fn alone() -> RwLockWriteGuard<'static, ()> {
-    MACHINE.write().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn shared() -> RwLockReadGuard<'static, ()> {
-    MACHINE.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A socket that no other test uses.
-fn next_socket() -> u32 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-fn device(role: &str, socket: u32) -> String {
-    format!("net_memif0,role={role},id=0,socket=spw-bw-{}-{socket}", std::process::id())
-}
-
-fn command(role: &str, socket: u32, ips: [&str; 2], args: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_spraywire"));
-    let (test, rest) = args.split_once(' ').unwrap_or((args, ""));
-    command.args([test, "--port", &device(role, socket), "--ip", ips[0], "--ip", ips[1]]);
-    command.args(rest.split_whitespace()).env_remove("RUST_LOG");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-/// A process that is killed when a test is done with it.
-struct End {
-    child: Child,
-    errors: Option<BufReader<ChildStderr>>,
-    said: String,
-}
-
-impl End {
-    fn start(mut command: Command) -> End {
-        let mut child = command.spawn().unwrap();
-        let errors = child.stderr.take().map(BufReader::new);
-        End { child, errors, said: String::new() }
-    }
-
-    /// A server that waits for its client.
-    fn server(socket: u32, args: &str) -> End {
-        let mut end = End::start(command("server", socket, ["10.0.0.1", "fd77::1"], args));
-        let errors = end.errors.as_mut().unwrap();
-        while !end.said.contains("waiting for a client") {
-            assert!(errors.read_line(&mut end.said).unwrap() > 0, "the server ended: {}", end.said);
-        }
-        end
-    }
-
-    fn client(socket: u32, args: &str) -> End {
-        End::start(command("client", socket, ["10.0.0.2", "fd77::2"], args))
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    /// Waits for its end; its exit status, output and errors.
-    fn end(mut self) -> (ExitStatus, String, String) {
-        let start = Instant::now();
-        let mut out = self.child.stdout.take().unwrap();
-        // A long report must not fill the pipe.
-        let reader = std::thread::spawn(move || {
-            let mut text = String::new();
-            out.read_to_string(&mut text).unwrap();
-            text
-        });
-        let mut errors = self.errors.take().unwrap();
-        let mut said = std::mem::take(&mut self.said);
-        let errors = std::thread::spawn(move || {
-            errors.read_to_string(&mut said).unwrap();
-            said
-        });
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(start.elapsed() < LIMIT, "a process does not end");
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        (status, reader.join().unwrap(), errors.join().unwrap())
-    }
-
-    fn ok(self) -> String {
-        let (status, out, errors) = self.end();
-        assert!(status.success(), "{status}: {out}{errors}");
-        out
-    }
-}
-
-impl Drop for End {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
-}
-
-/// Runs both sides; their reports, the server's first.
-fn both(server: &str, client: &str) -> [Value; 2] {
-    let socket = next_socket();
-    let server = End::server(socket, server);
-    let client = End::client(socket, client).ok();
-    [json(&server.ok()), json(&client)]
-}
-
-fn results(report: &Value) -> &Vec<Value> {
-    report["results"].as_array().unwrap()
-}
-
-fn number(value: &Value) -> f64 {
-    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
-}
 
 #[test]
 fn an_exact_count_arrives_and_both_sides_agree() {
@@ -262,10 +137,6 @@ fn over_ipv6_as_text() {
     assert_eq!(theirs.lines().count(), 2, "{theirs}");
 }
 
-fn run(program: &str, args: &[&str]) -> Output {
-    Command::new(program).args(args).output().unwrap_or_else(|e| panic!("{program}: {e}"))
-}
-
 fn assert_capture_is_right(path: &Path, messages: u64) {
     let path = path.to_str().unwrap();
     let output = run(env!("CARGO_BIN_EXE_spraywire"), &["inspect", "--json", "--summary", path]);
@@ -349,8 +220,13 @@ fn bad_arguments_are_told() {
         (&["bw", "--rate", "fast"], "fast"),
         (&["bw", "192.0.2.1", "-n", "0"], "at least one message"),
         (&["bw", "192.0.2.1", "-D", "1us"], "at least a millisecond"),
-        (&["bw", "192.0.2.1", "-q", "0"], "at least 1"),
-        (&["lat", "192.0.2.1", "-s", "5000"], "5000 bytes do not fit the IB MTU of 4096"),
+        (&["bw", "192.0.2.1", "--service", "ud", "-q", "0"], "at least 1"),
+        (&["bw", "192.0.2.1", "-q", "2"], "one queue pair for all its peers"),
+        (&["bw", "192.0.2.1", "--workers", "2"], "--service ud"),
+        (&["bw", "--worker", "thread"], "--service ud"),
+        (&["bw", "192.0.2.1", "--service", "ud", "--peers", "2"], "--peers is of the reliable service"),
+        (&["bw", "192.0.2.1", "--peers", "10001"], "10000"),
+        (&["lat", "192.0.2.1", "--service", "ud", "-s", "5000"], "5000 bytes do not fit the IB MTU of 4096"),
         (&["lat", "--json=/nonexistent/x.json"], "/nonexistent/x.json"),
         (&["lat", "-m", "1500"], "256, 512, 1024, 2048 or 4096"),
         (&["lat", "--worker", "many"], "inline, thread"),
@@ -363,17 +239,10 @@ fn bad_arguments_are_told() {
     }
 }
 
-/// User and system time so far, in seconds: ticks of a hundredth.
-fn cpu_seconds(child: &Child) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
-}
-
 #[test]
 fn a_waiting_server_costs_next_to_nothing_and_ends_at_a_signal() {
     let _turn = alone();
-    for args in ["bw", "lat --worker thread"] {
+    for args in ["bw", "default bw", "lat --worker thread"] {
         let server = End::server(next_socket(), args);
         std::thread::sleep(Duration::from_millis(500));
         let (before, start) = (cpu_seconds(&server.child), Instant::now());
@@ -386,17 +255,6 @@ fn a_waiting_server_costs_next_to_nothing_and_ends_at_a_signal() {
         assert_eq!(status.code(), Some(130), "{out}{errors}");
         assert!(start.elapsed() < Duration::from_secs(10));
     }
-}
-
-/// Waits until traffic flows: until the process has worked for a while.
-fn wait_for_work(end: &End) {
-    let start = Instant::now();
-    let before = cpu_seconds(&end.child);
-    while cpu_seconds(&end.child) < before + 0.3 {
-        assert!(start.elapsed() < LIMIT, "nothing happens");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    std::thread::sleep(Duration::from_millis(500));
 }
 
 #[test]
@@ -443,54 +301,4 @@ fn a_killed_server_is_missed_and_so_is_a_killed_client() {
     let (status, out, errors) = server.end();
     assert_eq!(status.code(), Some(1), "{out}{errors}");
     assert!(errors.contains("10.0.0.2 has been silent for 5 seconds, after "), "{errors}");
-}
-
-/// The reliable service: any size, everything arrives, both ways, and what the transport did is told.
-#[test]
-fn reliable_messages_of_any_size_arrive_both_ways() {
-    let _turn = shared();
-    let [server, client] = both(
-        "bw --service reliable --json",
-        "bw 10.0.0.1 --service reliable --json -b -n 40 -s 300000 --paths 2 --cc delay-ecn",
-    );
-    for (report, own) in [(&server, "server"), (&client, "client")] {
-        let result = &results(report)[0];
-        for direction in ["client_to_server", "server_to_client"] {
-            let there = &result[direction];
-            assert_eq!(
-                (&there["sent"], &there["received"], &there["lost"]),
-                (&40.into(), &40.into(), &0.into())
-            );
-        }
-        let reliable = &result["reliable"];
-        assert_eq!(reliable["messages"], 80);
-        // 300,000 bytes are 75 segments of 4008 bytes; 40 messages and a few of the test's own.
-        let segments = number(&reliable[own]["segments"]) - number(&reliable[own]["retransmitted"]);
-        assert!((3_000.0..3_010.0).contains(&segments), "{reliable}");
-        assert!(number(&reliable["control_share"]) < 0.5, "{reliable}");
-    }
-}
-
-#[test]
-fn reliable_latency_and_many_sizes() {
-    let _turn = shared();
-    let [server, client] =
-        both("lat --service reliable --json", "lat 10.0.0.1 --service reliable --json -n 300 -a");
-    let sizes: Vec<u64> = results(&client).iter().map(|r| r["size"].as_u64().unwrap()).collect();
-    assert_eq!(sizes, (1..=20).map(|i| 1 << i).collect::<Vec<u64>>());
-    for result in results(&client) {
-        assert_eq!(
-            (&result["latency"]["round_trips"], &result["latency"]["unanswered"]),
-            (&300.into(), &0.into())
-        );
-    }
-    assert_eq!(results(&server).len(), 20);
-}
-
-#[test]
-fn the_reliable_service_refuses_what_it_cannot_do_and_names_a_missing_server() {
-    let _turn = shared();
-    let refused = End::client(next_socket(), "bw 10.0.0.1 --service reliable -q 2").end();
-    assert_eq!(refused.0.code(), Some(2));
-    assert!(refused.2.contains("one queue pair for all its peers"), "{}", refused.2);
 }
