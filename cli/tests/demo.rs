@@ -111,6 +111,9 @@ fn a_table_of_every_size_and_nothing_left_behind() {
         assert!(last.contains(part), "{part}: {last}");
     }
     assert!(errors.contains("[1/8] throughput of 64 B for 200 ms\n"), "{errors}");
+    // Nothing is lost over memory: what is received is what was sent.
+    let lost = |line: &str| line.split_whitespace().rev().nth(6).map(str::to_owned);
+    assert!(lines[1..5].iter().all(|line| lost(line).as_deref() == Some("0")), "{out}");
     assert!(errors.contains("[8/8] latency of 1 MiB for 200 ms\n"), "{errors}");
 }
 

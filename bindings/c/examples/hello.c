@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define QKEY 0x11111111u
 #define GRH 40
@@ -21,6 +22,17 @@ static int check(const char *what, int result)
 		exit(1);
 	}
 	return result;
+}
+
+/* What was said last has to reach a peer that may not be looking just now. */
+static void linger(spw_endpoint_t *endpoint)
+{
+	struct timespec now, start;
+	timespec_get(&start, TIME_UTC);
+	do {
+		check("poll", spw_poll(endpoint, NULL, 0));
+		timespec_get(&now, TIME_UTC);
+	} while (now.tv_sec <= start.tv_sec + 1);
 }
 
 int main(int argc, char **argv)
@@ -79,6 +91,7 @@ int main(int argc, char **argv)
 			sends = 1;
 		}
 	}
+	linger(endpoint);
 	spw_ah_destroy(endpoint, ah);
 	spw_close(endpoint);
 	return 0;

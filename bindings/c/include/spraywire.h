@@ -1,9 +1,10 @@
-// The raw UD service of Spraywire: RoCEv2 datagrams over any port that DPDK drives.
+// The services of Spraywire over any port that DPDK drives: raw UD, RoCEv2 datagrams, and reliable messages of any size over them.
 //
 // Made by cbindgen from bindings/c/src/lib.rs; a test compares the two.
 //
 // Functions return 0 (or a count), or a negative number of `spw_error`; spw_last_error() then says what is wrong and
-// what to do about it. An endpoint is used by one thread at a time, and packets move only within spw_poll().
+// what to do about it. An endpoint is used by one thread at a time, and packets move only within spw_poll() and
+// spw_poll_messages().
 
 #ifndef SPRAYWIRE_H
 #define SPRAYWIRE_H
@@ -17,11 +18,11 @@ typedef enum spw_error {
   SPW_ERROR_ARGUMENT = 1,
   // The port cannot be opened.
   SPW_ERROR_OPEN = 2,
-  // A queue is full, or the peer's MAC address is not known yet: poll and try again.
+  // A queue is full, the peer's MAC address is not known yet, or the session is not open yet: poll and try again.
   SPW_ERROR_AGAIN = 3,
   // Nobody answers for the address.
   SPW_ERROR_TIMED_OUT = 4,
-  // No such queue pair or address handle (any more), or one in the error state.
+  // No such queue pair, address handle or session (any more), or one in the error state.
   SPW_ERROR_STATE = 5,
   // An error of Spraywire itself.
   SPW_ERROR_INTERNAL = 6,
@@ -84,6 +85,93 @@ typedef struct spw_completion {
   uint8_t is_receive;
 } spw_completion;
 
+// How reliable messages are begun. Zero leaves the defaults.
+typedef struct spw_reliable_config {
+  // Number of its queue pair; the next free one if zero.
+  uint32_t qpn;
+  // The Q_Key of both sides; 0x11111111 if zero.
+  uint32_t qkey;
+  // Sessions at a time at most; 16,384 if zero.
+  uint32_t sessions;
+  // Whether sessions that others begin are accepted.
+  uint8_t listen;
+  // Paths (UDP source ports) of a session, 1 to 32; 1 if zero.
+  uint8_t paths;
+  // Congestion control: 0 is a fixed window, 1 follows delay and ECN.
+  uint8_t congestion;
+  // Bytes of a session in flight with a fixed window; 512 KiB if zero.
+  uint64_t window;
+} spw_reliable_config;
+
+// A reliable message to send or to receive: everything but its bytes. The n-th send of a session, communicator and tag goes to
+// the n-th receive of the same at the other side.
+typedef struct spw_message {
+  // Your own number, given back when it is done.
+  uint64_t wr_id;
+  // The session.
+  uint64_t session;
+  // Your tag.
+  uint64_t tag;
+  // Your communicator.
+  uint32_t communicator;
+} spw_message;
+
+// A reliable message that is done with.
+typedef struct spw_done {
+  // Your own number.
+  uint64_t wr_id;
+  // The session.
+  uint64_t session;
+  // Your tag.
+  uint64_t tag;
+  // Bytes of the message.
+  uint64_t len;
+  // Your communicator.
+  uint32_t communicator;
+  // Of a send, segments that were sent again.
+  uint32_t retransmitted;
+  // 0: every byte is in its place. 1: longer than the receive posted for it. 2: the session went down.
+  uint32_t status;
+  // Whether it is a receive.
+  uint8_t is_receive;
+} spw_done;
+
+// What happened to a session.
+typedef struct spw_event {
+  // The session. One that a peer began is heard of first here.
+  uint64_t session;
+  // The peer's queue pair.
+  uint32_t peer_qpn;
+  // 1: it is open. 0: it is gone, and so is its number.
+  uint8_t is_up;
+  // Whether the peer began it.
+  uint8_t accepted;
+  // The peer's IP address.
+  char peer[48];
+  // Why it is gone, and what is likely wrong.
+  char reason[256];
+} spw_event;
+
+// Figures of a session since it began.
+typedef struct spw_session_figures {
+  // Segments sent for the first time.
+  uint64_t segments_sent;
+  // Segments sent again.
+  uint64_t retransmitted;
+  // Of them, those that the peer had.
+  uint64_t spurious;
+  // Segments received for the first time.
+  uint64_t segments_received;
+  // Segments received more than once.
+  uint64_t duplicates;
+  // Bytes of messages whose send is done.
+  uint64_t bytes_sent;
+  // Bytes of messages whose receive is done.
+  uint64_t bytes_received;
+  // The smoothed round trip in nanoseconds; 0 before the first.
+  uint64_t round_trip_ns;
+} spw_session_figures;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -138,6 +226,47 @@ int spw_post_recv(struct spw_endpoint_t *endpoint,
 int spw_poll(struct spw_endpoint_t *endpoint,
              struct spw_completion *completions,
              uintptr_t max);
+
+// Begins with reliable messages, once for an endpoint; the number of their queue pair, by which peers connect, goes to `*qpn`. With a
+// configuration of NULL everything is as zeros leave it.
+int spw_reliable_start(struct spw_endpoint_t *endpoint,
+                       const struct spw_reliable_config *config,
+                       uint32_t *qpn);
+
+// Begins a session with the reliable endpoint at an IP address and queue pair; its number goes to `*session`. It is open, or refused,
+// once spw_poll_event() says so.
+int spw_connect(struct spw_endpoint_t *endpoint,
+                const char *address,
+                uint32_t qpn,
+                uint64_t *session);
+
+// Ends a session. What is not done yet is done with status 2, and spw_poll_event() says when it is gone.
+int spw_disconnect(struct spw_endpoint_t *endpoint, uint64_t session);
+
+// Sends a message of `len` bytes. The memory must stay, and not be written to, until the send is done or the endpoint closed.
+// SPW_ERROR_AGAIN is back-pressure: poll and try again.
+int spw_send_message(struct spw_endpoint_t *endpoint,
+                     const struct spw_message *message,
+                     const void *data,
+                     uintptr_t len);
+
+// Posts a receive of a message of up to `len` bytes. The memory is the endpoint's until the receive is done or the endpoint closed.
+int spw_recv_message(struct spw_endpoint_t *endpoint,
+                     const struct spw_message *message,
+                     void *buffer,
+                     uintptr_t len);
+
+// Moves packets, as spw_poll() does, and takes up to `max` reliable messages that are done, oldest first; how many. To be called often.
+int spw_poll_messages(struct spw_endpoint_t *endpoint,
+                      struct spw_done *messages,
+                      uintptr_t max);
+
+// Takes the next event of a session: 1 if there was one, otherwise 0. Events wait until the messages that are done have been taken.
+int spw_poll_event(struct spw_endpoint_t *endpoint,
+                   struct spw_event *event);
+
+// Figures of an open session.
+int spw_session_stats(struct spw_endpoint_t *endpoint, uint64_t session, struct spw_session_figures *stats);
 
 #ifdef __cplusplus
 }  // extern "C"

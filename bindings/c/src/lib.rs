@@ -173,7 +173,7 @@ pub struct event {
 
 /// Figures of a session since it began.
 #[repr(C)]
-pub struct session_stats {
+pub struct session_figures {
     /// Segments sent for the first time.
     pub segments_sent: u64,
     /// Segments sent again.
@@ -541,7 +541,7 @@ pub unsafe extern "C" fn spw_poll_event(endpoint: *mut endpoint_t, event: *mut e
 pub unsafe extern "C" fn spw_session_stats(
     endpoint: *mut endpoint_t,
     session: u64,
-    stats: *mut session_stats,
+    stats: *mut session_figures,
 ) -> c_int {
     guarded(|| {
         if stats.is_null() {

@@ -1,7 +1,7 @@
 //! Reliable messages behind the handle.
 
 use crate::endpoint::{Endpoint, Failure, Memory};
-use crate::{done, error, event, message, reliable_config, session_stats};
+use crate::{done, error, event, message, reliable_config, session_figures};
 use dataplane::io::dpdk::DpdkPort;
 use dataplane::reliable::{Reliable, ReliableConfig, fresh_secret};
 use dataplane::worker::{Progress, Worker};
@@ -234,13 +234,13 @@ impl Endpoint {
         Ok(Some(told))
     }
 
-    pub fn stats(&mut self, session: u64) -> Result<session_stats, Failure> {
+    pub fn stats(&mut self, session: u64) -> Result<session_figures, Failure> {
         let messages = self.messages()?;
         let key = messages.session(session)?;
         let gone = || Failure::new(error::State, format_args!("session {session} is over"));
         let s = messages.reliable.session_stats(key).ok_or_else(gone)?;
         let rtt = messages.reliable.engine().round_trip(key).unwrap_or_default();
-        Ok(session_stats {
+        Ok(session_figures {
             segments_sent: s.segments_sent,
             retransmitted: s.retransmitted,
             spurious: s.spurious,

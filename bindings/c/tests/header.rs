@@ -94,16 +94,36 @@ fn two_processes_in_c_exchange_reliable_messages() {
     assert!(said.contains(want), "{said}");
 }
 
-#[test]
-fn errors_are_numbers_and_words() {
+/// What a program in C says whose `main` has these statements; `SAY` prints a result, and what is wrong.
+fn lines_of(statements: &str) -> String {
     let temporary = tempfile::tempdir().unwrap();
     let source = temporary.path().join("errors.c");
-    let text = r#"
+    let head = r#"
         #include <spraywire.h>
         #include <stdio.h>
         #define SAY(call) do { int r = (call); printf("%d %s\n", r, r < 0 ? spw_last_error() : ""); } while (0)
         int main(void)
-        {
+        {"#;
+    std::fs::write(&source, format!("{head}{statements}\nreturn 0; }}\n")).unwrap();
+    let program = temporary.path().join("errors");
+    compile(&source, &program);
+    let output = Command::new("timeout").args(["60"]).arg(&program).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+fn assert_begin(lines: &[&str], want: &[&str]) {
+    assert!(lines.len() >= want.len(), "{lines:#?}");
+    for (line, want) in lines.iter().zip(want) {
+        assert!(line.starts_with(want), "{line:?}, not {want:?}:\n{lines:#?}");
+    }
+}
+
+#[test]
+fn errors_are_numbers_and_words() {
+    let said = lines_of(
+        r#"
             spw_endpoint_t *e = NULL;
             spw_config none = { 0 }, bad = { .port = "net_nosuch0", .addresses = "192.0.2.1" };
             spw_config ring = { .port = "net_ring0", .addresses = "192.0.2.1" };
@@ -132,10 +152,50 @@ fn errors_are_numbers_and_words() {
             SAY(spw_qp_destroy(e, qpn));
             SAY(spw_qp_destroy(e, qpn));
             SAY(spw_poll(NULL, &done, 1));
+            spw_close(e);
+            spw_close(NULL);
+            SAY(spw_open(&bad, &e));"#,
+    );
+    let want = [
+        "-1 the configuration is NULL",
+        "-1 the port is missing",
+        "-1 `x` is no address",
+        "0",
+        "1",
+        "-1",
+        "0",
+        "0",
+        "-3 the work queue is full",
+        "-5",
+        "-1",
+        "-5",
+        "-4 nobody answers for 192.0.2.9",
+        "-1",
+        "-5",
+        "0",
+        "0",
+        "-5",
+        "-1",
+        "-2 ",
+    ];
+    let lines: Vec<&str> = said.lines().collect();
+    assert_begin(&lines, &want);
+    assert!(lines.last().is_some_and(|line| line.contains("net_nosuch0")), "{said}");
+}
+
+#[test]
+fn errors_of_reliable_messages_are_numbers_and_words() {
+    let said = lines_of(
+        r#"
+            spw_endpoint_t *e = NULL;
+            spw_config ring = { .port = "net_ring0", .addresses = "192.0.2.1" };
+            uint32_t qpn;
+            uint8_t buffer[100];
+            SAY(spw_open(&ring, &e));
             uint64_t session;
             spw_done message_done;
             spw_event event;
-            spw_session_stats stats;
+            spw_session_figures stats;
             spw_message message = { .session = 9 };
             spw_reliable_config odd = { .congestion = 7 };
             SAY(spw_connect(e, "192.0.2.9", 5, &session));
@@ -157,37 +217,10 @@ fn errors_are_numbers_and_words() {
             SAY(spw_poll_event(e, &event));
             SAY(spw_poll_event(e, &event));
             SAY(spw_session_stats(e, session, &stats));
-            spw_close(e);
-            spw_close(NULL);
-            SAY(spw_open(&bad, &e));
-            return 0;
-        }"#;
-    std::fs::write(&source, text).unwrap();
-    let program = temporary.path().join("errors");
-    compile(&source, &program);
-    let output = Command::new("timeout").args(["60"]).arg(&program).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+            spw_close(e);"#,
+    );
     let want = [
-        "-1 the configuration is NULL",
-        "-1 the port is missing",
-        "-1 `x` is no address",
         "0",
-        "1",
-        "-1",
-        "0",
-        "0",
-        "-3 the work queue is full",
-        "-5",
-        "-1",
-        "-5",
-        "-4 nobody answers for 192.0.2.9",
-        "-1",
-        "-5",
-        "0",
-        "0",
-        "-5",
-        "-1",
         "-5 call spw_reliable_start() first",
         "-5 call spw_reliable_start() first",
         "-1 there is no congestion control 7",
@@ -206,11 +239,6 @@ fn errors_are_numbers_and_words() {
         "1",
         "0",
         "-5 there is no session 1",
-        "-2 ",
     ];
-    let lines: Vec<&str> = said.lines().collect();
-    for (line, want) in lines.iter().zip(want) {
-        assert!(line.starts_with(want), "{line:?}, not {want:?}:\n{said}");
-    }
-    assert!(lines.last().is_some_and(|line| line.contains("net_nosuch0")), "{said}");
+    assert_begin(&said.lines().collect::<Vec<_>>(), &want);
 }

@@ -12,7 +12,7 @@ use dataplane::io::{PortIo, PortState, PortWatch};
 use dataplane::reliable::{Done, Reliable};
 use dataplane::worker::Worker;
 use roce_proto::time::Instant;
-use roce_proto::transport::{DownReason, Event, RecvRequest, SendRequest, SessionKey};
+use roce_proto::transport::{DownReason, Event, PostError, RecvRequest, SendRequest, SessionKey};
 use roce_proto::types::Qpn;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -176,7 +176,7 @@ impl<I: PortIo + 'static> End<I> {
         let token = if matches!(message, Message::Result { .. }) { RESULT } else { 0 };
         let len = bytes.len() as u64;
         let request = SendRequest { token, len, communicator: CONTROL, ..SendRequest::default() };
-        self.reliable.post_send(session, &request, bytes).map_err(|(e, _)| Error::failed(e))
+        posted(self.reliable.post_send(session, &request, bytes))
     }
 
     /// Posts receives for the tests' own messages.
@@ -186,7 +186,7 @@ impl<I: PortIo + 'static> End<I> {
 
     fn listen_with(&mut self, session: SessionKey, buf: Buf) -> Result<(), Error> {
         let request = RecvRequest { communicator: CONTROL, ..RecvRequest::default() };
-        self.reliable.post_recv(session, &request, buf).map_err(|(e, _)| Error::failed(e))
+        posted(self.reliable.post_recv(session, &request, buf))
     }
 
     /// Reads one of the tests' own messages, and posts its receive again.
@@ -196,6 +196,14 @@ impl<I: PortIo + 'static> End<I> {
             .map_err(|e| Error::failed(format_args!("the peer speaks another language: {e}")));
         self.listen_with(done.completion.session, done.buf)?;
         message
+    }
+}
+
+/// What became of a post. A session that is gone is no error here: its event says why it is.
+fn posted(outcome: Result<(), (PostError, Buf)>) -> Result<(), Error> {
+    match outcome {
+        Ok(()) | Err((PostError::NoSession, _)) => Ok(()),
+        Err((e, _)) => Err(Error::failed(e)),
     }
 }
 

@@ -207,7 +207,8 @@ impl Run {
                 self.posted += 1;
                 Ok(true)
             }
-            Err((e, buf)) if e.is_back_pressure() => {
+            // Of a session that is gone, an event will say why.
+            Err((e, buf)) if e.is_back_pressure() || e == PostError::NoSession => {
                 self.free.push(buf);
                 Ok(false)
             }
