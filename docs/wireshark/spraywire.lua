@@ -52,6 +52,8 @@ field("step", u32, "data.step", "Step", base.DEC)
 field("length", u64, "data.length", "Length of the message", base.DEC)
 field("stage", u8, "data.stage", "Stage", base.DEC)
 field("tolerance", u8, "data.tolerance", "Tolerance (1/256)", base.DEC)
+-- PROBE
+field("asks", flag, "probe.asks", "Asks for announcements", 8, nil, 0x01)
 -- FEEDBACK
 field("cut", flag, "feedback.cut", "Cut", 8, nil, 0x01)
 field("number", u32, "number", "Number", base.DEC)
@@ -81,6 +83,7 @@ field("eager", u32, "offer.eager", "Eager limit (bytes)", base.DEC)
 field("paths", u8, "offer.paths", "Paths", base.DEC)
 field("codecs", u8, "offer.codecs", "FEC codecs", base.HEX)
 field("messages", u16, "offer.messages", "Messages of several segments at once", base.DEC)
+field("clock", u32, "accept.clock", "The responder's clock (ticks of 16 ns)", base.DEC)
 field("cookie", ProtoField.bytes, "cookie", "Cookie")
 -- REFUSE, CLOSE, REJECT
 field("refusal", u8, "refuse.reason", "Reason", base.DEC, refusals)
@@ -182,6 +185,7 @@ parse[1] = { 32, function(tree, buf)
 end }
 
 parse[2] = { 24, function(tree, buf)
+  tree:add(f.asks, buf(1, 1))
   row(tree, buf, 12, { f.path_seq, 4 }, { f.seq, 4 }, { f.time, 4 })
   return 24, string.format("path %u, path sequence %u", buf(2, 1):uint(), buf(12, 4):uint())
 end }
@@ -213,6 +217,7 @@ end }
 
 parse[6] = { 64, function(tree, buf)
   offer(tree, buf)
+  tree:add(f.clock, buf(56, 4))
   return 64, string.format("own id 0x%s", tostring(buf(12, 8):bytes()))
 end }
 

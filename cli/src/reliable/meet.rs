@@ -67,9 +67,9 @@ pub(super) fn word<I: PortIo + 'static>(end: &mut End<I>, session: SessionKey) -
                 if c.status != Status::Success {
                     continue;
                 }
-                match end.hear(done)? {
-                    word @ (Message::Ready { .. } | Message::Connect {}) => return Ok(word),
-                    _ => {}
+                let heard = end.hear(done)?;
+                if matches!(heard, Message::Ready { .. } | Message::Connect {}) {
+                    return Ok(heard);
                 }
             }
         }

@@ -106,7 +106,7 @@ fn plain(value: &str) -> String {
 /// What the dissector says of each packet of ours, in order.
 fn theirs(pcap: &Path) -> Vec<Told> {
     let mut names: Vec<String> = FIELDS.iter().map(|name| format!("csaud.{name}")).collect();
-    names.push("csaud.reject.reason".to_owned());
+    names.extend(["reject.reason", "probe.asks", "accept.clock"].map(|name| format!("csaud.{name}")));
     let short = |name: &String| name.trim_start_matches("csaud.").to_owned();
     let told = |line: Vec<String>| {
         let cells = names.iter().map(short).zip(line);
@@ -203,6 +203,7 @@ impl Telling {
                 self.add("path_seq", p.path_seq.0);
                 self.add("seq", p.seq.0);
                 self.add("time", p.time.0);
+                self.flag("probe.asks", p.asks);
             }
             Kind::Announce => {
                 let a = Announce::parse(payload).unwrap();
@@ -223,7 +224,11 @@ impl Telling {
                 self.add("cookie", hex(&c.cookie.0));
                 self.add("time", c.time.0);
             }
-            Kind::Accept => self.offer(&Accept::parse(payload).unwrap().offer),
+            Kind::Accept => {
+                let accept = Accept::parse(payload).unwrap();
+                self.offer(&accept.offer);
+                self.add("accept.clock", accept.clock.0);
+            }
             Kind::Refuse => {
                 let r = Refuse::parse(payload).unwrap();
                 self.add("refuse.reason", r.reason as u8);
@@ -390,8 +395,11 @@ fn made() -> Vec<(Option<u32>, Vec<u8>)> {
     feedback.extend(0xa01f_ffffu32.to_be_bytes());
     feedback.extend(0x0000_0105u32.to_be_bytes());
     control(Kind::Feedback, &feedback);
-    let probe = Probe { session, path: 5, path_seq: Seq(6), seq: Seq(u32::MAX), time: Ticks(u32::MAX) };
-    control(Kind::Probe, &probe.to_bytes());
+    for asks in [false, true] {
+        let probe =
+            Probe { session, path: 5, path_seq: Seq(6), seq: Seq(u32::MAX), time: Ticks(u32::MAX), asks };
+        control(Kind::Probe, &probe.to_bytes());
+    }
     let mut announce = Announce::head_bytes(session, Seq(u32::MAX), 2).to_vec();
     for tag in [1, u64::MAX] {
         let entry = AnnounceEntry { communicator: u32::MAX, tag, through: Seq(0x8000_0000) };
@@ -401,7 +409,7 @@ fn made() -> Vec<(Option<u32>, Vec<u8>)> {
     let cookie = Cookie(core::array::from_fn(|i| 0xf0 - i as u8));
     control(Kind::Init, &Init { offer, cookie }.to_bytes());
     control(Kind::Cookie, &CookieReply { session, cookie, time: Ticks(0x8000_0000) }.to_bytes());
-    control(Kind::Accept, &Accept { session, offer }.to_bytes());
+    control(Kind::Accept, &Accept { session, offer, clock: Ticks(0x8765_4321) }.to_bytes());
     for reason in [RefuseReason::Version, RefuseReason::Full, RefuseReason::NotListening, RefuseReason::Sizes]
     {
         control(Kind::Refuse, &Refuse { session, reason, time: Ticks(8) }.to_bytes());

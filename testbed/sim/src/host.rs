@@ -23,7 +23,7 @@ pub fn address(host: usize) -> Address {
         2 => IpAddr::V6(Ipv6Addr::from(0xfd00_u128 << 112 | u128::from(n))),
         _ => IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n)),
     };
-    Address { ip, qpn: Qpn::new(0x00ff_ff00 - n).unwrap_or_default() }
+    Address::new(ip, Qpn::new(0x00ff_ff00 - n).unwrap_or_default())
 }
 
 /// What a round has to do with beside its host.

@@ -164,7 +164,7 @@ impl<D: Drive> Bench<D> {
     }
 
     fn counters(&mut self) -> Result<Counted, Error> {
-        self.drive.with_worker(|w| Counted::of(w)).map_err(Error::failed)
+        self.drive.with_worker(Counted::of).map_err(Error::failed)
     }
 
     /// What this end saw of a test.
