@@ -207,7 +207,11 @@ fn stats_of_a_worker_in_a_thread_of_its_own() {
         "10.0.0.1",
     ]);
     let mut server = server.spawn().unwrap();
-    let report = until(|| site.stats(&["--json"]), |output| output.status.success());
+    // It can be asked a moment before it has its queue pair.
+    let has_its_own = |output: &Output| {
+        output.status.success() && json(output)["endpoints"][0]["workers"][0]["qp_count"] == 1
+    };
+    let report = until(|| site.stats(&["--json"]), has_its_own);
     terminate(&server);
     assert_eq!(wait(&mut server), Some(130));
     let worker = &json(&report)["endpoints"][0]["workers"][0];
