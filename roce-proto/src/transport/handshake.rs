@@ -239,7 +239,9 @@ impl Engine {
         s.accepted = true;
         s.began = offer.time;
         self.open(slot, &offer, !began_here);
-        self.owe(slot, due::ACCEPT);
+        // The initiator has a round trip from our answer; this brings us one.
+        self.sessions[slot].probe = 1;
+        self.owe(slot, due::ACCEPT | due::PROBE);
         Ok(Received::Taken(Kind::Init))
     }
 

@@ -145,7 +145,10 @@ impl Engine {
         s.rx.unreported = s.rx.unreported.saturating_add(1);
         let every = if s.rx.long > 0 { EVERY_LONG } else { EVERY };
         let last = data.segment > 0 && u64::from(data.segment) + 1 == segments_of(data.length, segment);
-        if data.ask || origin.ce || leaves_hole || last || s.rx.unreported >= every {
+        let enough = s.rx.unreported >= every;
+        s.rx.slowness = s.rx.slowness.saturating_sub(u8::from(enough));
+        // A mark does not hasten it: at most once a round trip the sender sends less, and it hears from us as often.
+        if data.ask || leaves_hole || last || enough {
             self.owe(slot, due::FEEDBACK);
         } else {
             self.feedback_within(slot);

@@ -129,6 +129,8 @@ pub struct Tx {
     pub asking: bool,
     /// Receives were announced since those of messages that wait for the grant were looked for.
     pub raised: bool,
+    /// The segment that asked for feedback last.
+    pub asked: Seq,
 }
 
 impl Tx {
@@ -168,6 +170,7 @@ impl Tx {
             asks: 0,
             asking: false,
             raised: false,
+            asked: first.back(1),
         }
     }
 }
@@ -183,8 +186,12 @@ pub struct Rx {
     pub unreported: u16,
     /// Messages of 64 segments and more that are coming in.
     pub long: u32,
-    /// When to send a feedback at the latest.
+    /// When to see whether a feedback is to be sent.
     pub at: Instant,
+    /// When to send it at the latest.
+    pub latest: Instant,
+    /// How often the wait for more segments of long messages was doubled, since few came in it.
+    pub slowness: u8,
     /// Unexpected segments that the peer may send in all.
     pub grant: Seq,
     /// Blocks held or reserved.
@@ -214,6 +221,8 @@ impl Rx {
             unreported: 0,
             long: 0,
             at: Instant::MAX,
+            latest: Instant::MAX,
+            slowness: 0,
             grant: Seq(0),
             blocks: 0,
             duplicates: 0,

@@ -14,17 +14,48 @@ use core::time::Duration;
 
 /// How long a message waits for its receive before the peer is asked, at first.
 const ASK: Duration = Duration::from_millis(10);
+/// While a long message comes in, feedback for fewer segments is dear:
+const ENOUGH: u16 = 24;
+/// it waits longer the next time, the delay so many times doubled at the most,
+const SLOWEST: u8 = 6;
+/// unless nothing has come for so many delays.
+const IDLE: u32 = 2;
 
 impl Engine {
     /// A feedback is due, at the latest after the delay that saves packets.
     #[inline]
     pub(super) fn feedback_within(&mut self, slot: u32) {
         let s = &self.sessions[slot];
-        if s.rx.at == Instant::MAX && s.due & due::FEEDBACK == 0 {
-            let at = self.clock + self.feedback_delay(slot);
-            self.sessions[slot].rx.at = at;
-            self.arm(slot, at);
+        if s.rx.at != Instant::MAX || s.due & due::FEEDBACK != 0 {
+            return;
         }
+        let delay = self.feedback_delay(slot);
+        let most = if s.rx.long > 0 {
+            (delay * (1 << s.rx.slowness)).min(delay.max(self.config.times.min_rto))
+        } else {
+            delay
+        };
+        let clock = self.clock;
+        let rx = &mut self.sessions[slot].rx;
+        rx.latest = clock + most;
+        rx.at = rx.latest.min(clock + IDLE * delay);
+        let at = rx.at;
+        self.arm(slot, at);
+    }
+
+    /// The wait for more segments is over, unless they still come in and there is time left.
+    pub(super) fn feedback_late(&mut self, slot: u32) {
+        let (clock, idle) = (self.clock, IDLE * self.feedback_delay(slot));
+        let s = &mut self.sessions[slot];
+        let idle_at = s.heard + idle;
+        if s.rx.latest > clock && idle_at > clock {
+            s.rx.at = s.rx.latest.min(idle_at);
+            return;
+        }
+        if idle_at > clock && s.rx.long > 0 && s.rx.unreported < ENOUGH {
+            s.rx.slowness = (s.rx.slowness + 1).min(SLOWEST);
+        }
+        self.owe(slot, due::FEEDBACK);
     }
 
     /// The larger of 25 µs and an eighth of the round trip.

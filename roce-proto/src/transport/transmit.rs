@@ -15,6 +15,9 @@ const ACTIVE: u8 = 8;
 /// With fewer segments in flight, one that has to be the last for now asks for feedback; with more, the peer's count of
 /// segments brings it.
 const FEW: u32 = 32;
+/// While one that asked is not acknowledged, another asks only after so many more: else small windows, of which each answer frees
+/// one segment, would bring an answer for each.
+const SOME: u32 = 20;
 
 /// What holds a session's next segment back.
 enum Blocked {
@@ -221,10 +224,15 @@ impl Engine {
         let channel = &self.channels[send.channel];
         let offset = u64::from(segment.index) * u64::from(s.segment);
         let len = if void { 0 } else { (send.len - offset).min(u64::from(s.segment)) as u32 };
+        let may_ask = s.tx.asked.before(s.tx.una) || s.tx.asked.until(seq) >= SOME;
         let blocked = s.tx.in_flight < FEW
+            && may_ask
             && (!fits(s, u64::from(s.segment))
                 || (send.granted && s.tx.granted.until(s.tx.grant) < FEW)
                 || s.tx.una.until(s.tx.next) >= s.peer_window);
+        if blocked {
+            s.tx.asked = seq;
+        }
         let data = Data {
             session: s.remote,
             path,
@@ -254,12 +262,12 @@ impl Engine {
 
     /// A session's timer has fired: whatever of it is due.
     pub(super) fn fire(&mut self, slot: u32) {
-        use super::session::{State as Stands, due};
+        use super::session::State as Stands;
         let clock = self.clock;
         let s = &mut self.sessions[slot];
         s.wheel_at = Instant::MAX;
         if s.rx.at <= clock {
-            self.owe(slot, due::FEEDBACK);
+            self.feedback_late(slot);
         }
         if self.sessions[slot].tx.gap_at <= clock {
             self.mature_gaps(slot);
