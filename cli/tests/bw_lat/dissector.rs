@@ -368,6 +368,14 @@ fn made() -> Vec<(Option<u32>, Vec<u8>)> {
     let mut all = vec![(None, [&data.to_bytes()[..], &[0x5a; 33]].concat())];
     (data.ask, data.again, data.void, data.granted) = (false, false, true, true);
     all.push((None, data.to_bytes().to_vec()));
+    // Each flag by itself.
+    for flag in 0..4 {
+        (data.ask, data.again, data.void, data.granted) = (flag == 0, flag == 1, flag == 2, flag == 3);
+        data.semantics.sync = false;
+        all.push((None, data.to_bytes().to_vec()));
+    }
+    (data.granted, data.semantics.sync) = (false, true);
+    all.push((None, data.to_bytes().to_vec()));
     let mut control = |kind: Kind, bytes: &[u8]| all.push((immediate(kind), bytes.to_vec()));
     let head = FeedbackHead {
         session,
