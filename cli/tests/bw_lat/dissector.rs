@@ -329,9 +329,8 @@ fn the_dissector_reads_a_transfer_as_we_do() {
     assert!(paths.iter().any(|p| *p == "0") && paths.iter().any(|p| *p == "1"));
 }
 
-/// Each type with values that use every bit, and what is not ours between them.
-fn made() -> Vec<(Option<u32>, Vec<u8>)> {
-    let offer = Offer {
+fn an_offer() -> Offer {
+    Offer {
         id: 0x8102_0304_0506_0708,
         epoch: u64::MAX - 1,
         first: Seq(u32::MAX),
@@ -343,7 +342,12 @@ fn made() -> Vec<(Option<u32>, Vec<u8>)> {
         paths: 32,
         codecs: 0xa5,
         messages: 0xfffe,
-    };
+    }
+}
+
+/// Each type with values that use every bit, and what is not ours between them.
+fn made() -> Vec<(Option<u32>, Vec<u8>)> {
+    let offer = an_offer();
     let session = 0xf1f2_f3f4_f5f6_f7f8;
     let semantics =
         Semantics { step: 0x8765_4321, class: 15, priority: 9, stage: 200, tolerance: 255, sync: true };
