@@ -106,7 +106,9 @@ fn plain(value: &str) -> String {
 /// What the dissector says of each packet of ours, in order.
 fn theirs(pcap: &Path) -> Vec<Told> {
     let mut names: Vec<String> = FIELDS.iter().map(|name| format!("csaud.{name}")).collect();
-    names.extend(["reject.reason", "probe.asks", "accept.clock"].map(|name| format!("csaud.{name}")));
+    names.extend(
+        ["reject.reason", "probe.asks", "probe.forgot", "accept.clock"].map(|name| format!("csaud.{name}")),
+    );
     let short = |name: &String| name.trim_start_matches("csaud.").to_owned();
     let told = |line: Vec<String>| {
         let cells = names.iter().map(short).zip(line);
@@ -204,6 +206,7 @@ impl Telling {
                 self.add("seq", p.seq.0);
                 self.add("time", p.time.0);
                 self.flag("probe.asks", p.asks);
+                self.flag("probe.forgot", p.forgot);
             }
             Kind::Announce => {
                 let a = Announce::parse(payload).unwrap();
@@ -408,8 +411,8 @@ fn made() -> Vec<(Option<u32>, Vec<u8>)> {
     feedback.extend(0x0000_0105u32.to_be_bytes());
     control(Kind::Feedback, &feedback);
     for asks in [false, true] {
-        let probe =
-            Probe { session, path: 5, path_seq: Seq(6), seq: Seq(u32::MAX), time: Ticks(u32::MAX), asks };
+        let (seq, time) = (Seq(u32::MAX), Ticks(u32::MAX));
+        let probe = Probe { session, path: 5, path_seq: Seq(6), seq, time, asks, forgot: !asks };
         control(Kind::Probe, &probe.to_bytes());
     }
     let mut announce = Announce::head_bytes(session, Seq(u32::MAX), 2).to_vec();

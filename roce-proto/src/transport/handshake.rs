@@ -5,7 +5,7 @@ use super::congestion::Controller;
 use super::engine::Engine;
 use super::path::Path;
 use super::session::{Announcing, Queue, Rx, Sending, Session, SessionStats, State, Tx, due};
-use super::stateless;
+use super::stateless::{self, CookieOf};
 use super::table::List;
 use super::window::Window;
 use crate::time::Instant;
@@ -106,6 +106,7 @@ impl Engine {
                 number: first,
                 at: Instant::MAX,
                 repeats: 0,
+                again: false,
             },
             stats: SessionStats::default(),
         };
@@ -186,8 +187,24 @@ impl Engine {
             return Ok(self.refuse(origin, &offer, RefuseReason::NotListening));
         }
         let (secret, from) = (self.config.secret, origin.from);
-        if !stateless::is_sound(&secret, &from, offer.id, offer.epoch, self.now, &init.cookie) {
-            let cookie = stateless::cookie(&secret, &from, offer.id, offer.epoch, self.now);
+        // A cookie is of the session that there is when it is made, if that is open: so an INIT that was sent before a session began
+        // cannot end it, however late it comes and whatever epoch it has.
+        let mut open = 0;
+        if let Some((slot, s)) = existing.map(|slot| (slot, &self.sessions[slot]))
+            && s.state == State::Open
+        {
+            if s.remote == offer.id && s.epoch == offer.epoch {
+                if s.accepted {
+                    // Our answer was lost.
+                    self.owe(slot, due::ACCEPT);
+                }
+                return Ok(Received::Taken(Kind::Init));
+            }
+            open = s.id;
+        }
+        let of = CookieOf { from, id: offer.id, epoch: offer.epoch, open };
+        if !stateless::is_sound(&secret, &of, self.now, &init.cookie) {
+            let cookie = stateless::cookie(&secret, &of, self.now);
             let packet = CookieReply { session: offer.id, cookie, time: offer.time }.to_bytes();
             let sent = self.stateless.push(self.now, from, Kind::Cookie, &packet);
             return Ok(match (sent, init.cookie == Cookie::NONE) {
@@ -214,16 +231,6 @@ impl Engine {
                 self.name(slot);
                 slot
             }
-            Some((slot, s)) if s.remote == offer.id && s.epoch == offer.epoch => {
-                if s.accepted {
-                    // Our answer was lost.
-                    self.owe(slot, due::ACCEPT);
-                }
-                return Ok(Received::Taken(Kind::Init));
-            }
-            Some((_, s)) if s.epoch == offer.epoch && self.is_late(s, &offer) => {
-                return Ok(Received::Dropped(Drop::Stale));
-            }
             other => {
                 if let Some((old, _)) = other {
                     self.bring_down(old, DownReason::Restarted);
@@ -243,13 +250,6 @@ impl Engine {
         self.sessions[slot].probe = 1;
         self.owe(slot, due::ACCEPT | due::PROBE);
         Ok(Received::Taken(Kind::Init))
-    }
-
-    /// Whether an INIT was sent before the session that its sender has with us by now. An INIT is no older than its cookie, so only
-    /// a young session is in question, and clocks that wrap can be compared.
-    fn is_late(&self, s: &Session, offer: &Offer) -> bool {
-        let young = self.clock.saturating_since(s.opened) <= stateless::COOKIE_LIFE;
-        young && !Seq(s.began.0).before(Seq(offer.time.0))
     }
 
     /// The peer asks to prove the source address.
@@ -293,7 +293,6 @@ impl Engine {
         if !fits {
             return Ok(Received::Dropped(Drop::Inconsistent));
         }
-        self.sessions[slot].began = accept.clock;
         self.open(slot, &offer, false);
         let rtt = offer.time.age(self.now);
         for path in 0..self.sessions[slot].paths {

@@ -120,7 +120,7 @@ impl Engine {
         // While other messages hold the grant, this one may wait for it at the peer.
         let held = unexpected.is_none() && holds;
         if request.capacity > eager || always || ahead || held {
-            self.announce_through(slot, channel);
+            self.announce_through(slot, channel, false);
         }
         match unexpected {
             Some(message) => self.bind(message, at, hash),

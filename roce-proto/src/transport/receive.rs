@@ -103,6 +103,7 @@ impl Engine {
         let probe = Probe::parse(payload)?;
         let noted = self.lookup_open(probe.session, origin).and_then(|slot| {
             self.note_path(slot, probe.path, probe.path_seq, probe.time, origin.ce)?;
+            self.sessions[slot].announcing.again |= probe.forgot;
             self.owe(slot, if probe.asks { due::FEEDBACK | due::TELL } else { due::FEEDBACK });
             Ok(())
         });

@@ -127,6 +127,8 @@ pub struct Tx {
     pub asks: u8,
     /// The next probe asks.
     pub asking: bool,
+    /// There was no room for some of the peer's announcements.
+    pub forgot: bool,
     /// Receives were announced since those of messages that wait for the grant were looked for.
     pub raised: bool,
     /// The segment that asked for feedback last.
@@ -169,6 +171,7 @@ impl Tx {
             ask_at: Instant::MAX,
             asks: 0,
             asking: false,
+            forgot: false,
             raised: false,
             asked: first.back(1),
         }
@@ -249,6 +252,8 @@ pub struct Announcing {
     pub at: Instant,
     /// How often it was repeated.
     pub repeats: u8,
+    /// The peer forgot some: all are to be made again.
+    pub again: bool,
 }
 
 /// A session.
@@ -300,7 +305,7 @@ pub struct Session {
     pub inits: u8,
     /// When it opened.
     pub opened: Instant,
-    /// The peer's clock as the session began: in its INIT, which the ACCEPT echoes, or in its ACCEPT.
+    /// The time in the peer's INIT, which the ACCEPT echoes.
     pub began: Ticks,
     /// Channels in use.
     pub channel_count: u32,

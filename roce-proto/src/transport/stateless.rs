@@ -19,8 +19,6 @@ const EACH: Duration = Duration::from_nanos(1_000_000_000 / RATE);
 const BURST: u64 = 64;
 /// How long a cookie is made; it is good for the next interval too.
 const COOKIE_SECONDS: u64 = 4;
-/// How long a cookie is good at the most.
-pub const COOKIE_LIFE: Duration = Duration::from_secs(2 * COOKIE_SECONDS);
 /// The longest: a cookie.
 const LONGEST: usize = 32;
 
@@ -87,21 +85,31 @@ impl Stateless {
     }
 }
 
-fn address_into(hasher: &mut SipHasher24, of: &Address) {
-    match of.ip {
-        IpAddr::V4(ip) => hasher.write(&ip.octets()),
-        IpAddr::V6(ip) => hasher.write(&ip.octets()),
-    }
-    hasher.write_u32(of.qpn.get());
+/// What a cookie is of.
+#[derive(Clone, Copy, Debug)]
+pub struct CookieOf {
+    /// Where the INIT came from.
+    pub from: Address,
+    /// The initiator's id.
+    pub id: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Our id of the session that is open with that address, or 0.
+    pub open: u64,
 }
 
 /// The cookie of an initiator in one interval.
-fn cookie_of(secret: &[u8; 16], from: &Address, id: u64, epoch: u64, interval: u64) -> Cookie {
+fn cookie_of(secret: &[u8; 16], of: &CookieOf, interval: u64) -> Cookie {
     let mut hasher = SipHasher24::new_with_key(secret);
-    address_into(&mut hasher, from);
-    hasher.write_u64(id);
-    hasher.write_u64(epoch);
-    hasher.write_u64(interval);
+    match of.from.ip {
+        IpAddr::V4(ip) => hasher.write(&ip.octets()),
+        IpAddr::V6(ip) => hasher.write(&ip.octets()),
+    }
+    hasher.write_u32(of.from.qpn.get());
+    hasher.write_u16(of.from.via);
+    for number in [of.id, of.epoch, of.open, interval] {
+        hasher.write_u64(number);
+    }
     Cookie(hasher.finish128().as_bytes())
 }
 
@@ -110,22 +118,14 @@ const fn interval(now: Instant) -> u64 {
 }
 
 /// The cookie for an initiator now.
-pub fn cookie(secret: &[u8; 16], from: &Address, id: u64, epoch: u64, now: Instant) -> Cookie {
-    cookie_of(secret, from, id, epoch, interval(now))
+pub fn cookie(secret: &[u8; 16], of: &CookieOf, now: Instant) -> Cookie {
+    cookie_of(secret, of, interval(now))
 }
 
 /// Whether a cookie is that of this interval or of the one before.
-pub fn is_sound(
-    secret: &[u8; 16],
-    from: &Address,
-    id: u64,
-    epoch: u64,
-    now: Instant,
-    cookie: &Cookie,
-) -> bool {
+pub fn is_sound(secret: &[u8; 16], of: &CookieOf, now: Instant, cookie: &Cookie) -> bool {
     let at = interval(now);
-    *cookie == cookie_of(secret, from, id, epoch, at)
-        || (at > 0 && *cookie == cookie_of(secret, from, id, epoch, at - 1))
+    *cookie == cookie_of(secret, of, at) || (at > 0 && *cookie == cookie_of(secret, of, at - 1))
 }
 
 /// 40 bits that nobody can guess, for the `n`-th session.
@@ -153,14 +153,20 @@ mod tests {
     #[test]
     fn a_cookie_is_good_for_its_owner_and_a_while() {
         let secret = [3; 16];
-        let c = cookie(&secret, &address(1), 7, 8, at(5));
+        let of = CookieOf { from: address(1), id: 7, epoch: 8, open: 0 };
+        let c = cookie(&secret, &of, at(5));
         for (seconds, good) in [(5, true), (7, true), (8, true), (11, true), (12, false), (3, false)] {
-            assert_eq!(is_sound(&secret, &address(1), 7, 8, at(seconds), &c), good, "at {seconds}");
+            assert_eq!(is_sound(&secret, &of, at(seconds), &c), good, "at {seconds}");
         }
-        assert!(!is_sound(&secret, &address(2), 7, 8, at(5), &c));
-        assert!(!is_sound(&secret, &address(1), 6, 8, at(5), &c));
-        assert!(!is_sound(&secret, &address(1), 7, 9, at(5), &c));
-        assert!(!is_sound(&[4; 16], &address(1), 7, 8, at(5), &c));
+        for other in [
+            CookieOf { from: address(2), ..of },
+            CookieOf { id: 6, ..of },
+            CookieOf { epoch: 9, ..of },
+            CookieOf { open: 1, ..of },
+        ] {
+            assert!(!is_sound(&secret, &other, at(5), &c), "{other:?}");
+        }
+        assert!(!is_sound(&[4; 16], &of, at(5), &c));
     }
 
     #[test]

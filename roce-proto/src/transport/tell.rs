@@ -133,11 +133,12 @@ impl Engine {
         }
         s.probe &= s.probe - 1;
         let (session, seq, asks) = (s.remote, s.tx.next, s.tx.asking);
+        let forgot = asks && s.tx.forgot;
         s.tx.asking &= s.probe != 0;
         let tx = &mut self.path_mut(slot, path).tx;
         let path_seq = tx.next;
         tx.next = path_seq.next();
-        let probe = Probe { session, path, path_seq, seq, time: Ticks::of(now), asks };
+        let probe = Probe { session, path, path_seq, seq, time: Ticks::of(now), asks, forgot };
         write(buf, Kind::Probe, &probe.to_bytes()).map(|(kind, len, _)| (kind, len, path))
     }
 
@@ -192,21 +193,22 @@ impl Engine {
 
     /// The peer has messages that wait: every receive that is posted is to be announced, however short.
     fn tell_all(&mut self, slot: u32) {
+        let again = core::mem::take(&mut self.sessions[slot].announcing.again);
         let mut next = self.sessions[slot].channels.head();
         while let Some(channel) = next {
             next = self.channel_chain.next(channel);
-            self.announce_through(slot, channel);
+            self.announce_through(slot, channel, again);
         }
     }
 
-    /// The receives of a channel are to be announced, all that are posted.
-    pub(super) fn announce_through(&mut self, slot: u32, channel: u32) {
+    /// The receives of a channel are to be announced, all that are posted; those that were before too, if `again`.
+    pub(super) fn announce_through(&mut self, slot: u32, channel: u32, again: bool) {
         let c = &mut self.channels[channel];
-        if c.announce == c.next_receive {
+        let s = &mut self.sessions[slot];
+        if c.announce == c.next_receive && !(again && c.next_receive != s.peer_first) {
             return;
         }
         c.announce = c.next_receive;
-        let s = &mut self.sessions[slot];
         if !c.listed {
             c.listed = true;
             self.announce_chain.push_back(&mut s.announcing.dirty, channel);
@@ -300,9 +302,10 @@ impl Engine {
         }
         for entry in announce.entries() {
             let Ok(channel) = self.channel(slot, entry.communicator, entry.tag) else {
-                // Not acknowledged: it comes again, and by then there may be room.
+                // Should a message of that channel be posted, the peer is asked for what we forget here.
                 self.counters.no_channel += 1;
-                return Ok(Received::Taken(Kind::Announce));
+                self.sessions[slot].tx.forgot = true;
+                continue;
             };
             self.posted_through(channel, entry.through);
         }

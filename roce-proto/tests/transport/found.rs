@@ -3,7 +3,7 @@
 use crate::basic::{calm, config, pair};
 use crate::net::{Net, address};
 use roce_proto::time::Instant;
-use roce_proto::transport::{Config, Drop, Engine, Operation, Origin, Received, SendRequest, Status};
+use roce_proto::transport::{Config, Drop, Engine, Limits, Operation, Origin, Received, SendRequest, Status};
 use roce_proto::wire::shim::{Accept, Data, Init, Kind, MAX_CONTROL_LEN};
 use std::time::Duration;
 
@@ -140,7 +140,7 @@ fn an_init_that_comes_late_ends_no_session() {
     pair.rounds(10);
     let other = pair.engines[1].session_with(address(0)).expect("open");
     let (from, with_cookie) = inits.last().expect("two were sent");
-    assert_eq!(pair.deliver(*from, with_cookie), Received::Dropped(Drop::Stale));
+    assert_eq!(pair.deliver(*from, with_cookie), Received::Dropped(Drop::BadCookie));
     pair.rounds(10);
     assert!(pair.engines[0].is_open(new) && pair.engines[1].is_open(other));
     // One that is sent now is of a peer that has lost the session, or ended it.
@@ -151,6 +151,69 @@ fn an_init_that_comes_late_ends_no_session() {
     let third = pair.engines[0].connect(address(1)).expect("room");
     pair.rounds(10);
     assert!(pair.engines[0].is_open(third) && !pair.engines[1].is_open(other));
+}
+
+/// The same of an initiator that restarted meanwhile, so that its epoch is another. Which of two epochs is newer, nobody can tell.
+#[test]
+fn an_init_of_an_earlier_epoch_ends_no_session() {
+    let mut pair = Pair::new();
+    let old = pair.engines[0].connect(address(1)).expect("room");
+    pair.rounds(10);
+    assert!(pair.engines[0].is_open(old));
+    let (from, late) = pair.inits().pop().expect("sent");
+    let restarted = Config { secret: [3; 16], epoch: 77, ..config() };
+    pair.engines[0] = Engine::new(&restarted).expect("sound");
+    pair.rounds(1);
+    let new = pair.engines[0].connect(address(1)).expect("room");
+    pair.rounds(10);
+    let other = pair.engines[1].session_with(address(0)).expect("open");
+    assert!(pair.engines[0].is_open(new));
+    assert_eq!(pair.deliver(from, &late), Received::Dropped(Drop::BadCookie));
+    pair.rounds(10);
+    assert!(pair.engines[0].is_open(new) && pair.engines[1].is_open(other));
+}
+
+/// Receives for which the peer has no room in its table of channels do not hold up those that come after them; and are told of
+/// again when there is room.
+#[test]
+fn an_announcement_without_room_holds_nothing_up() {
+    // The second has two channels in all; the first posts receives on many.
+    let few = Config { limits: Limits { channels: 2, ..config().limits }, ..config() };
+    let mut net = Net::new(1, calm(), &[config(), few, config()]);
+    net.open(0, 1);
+    for tag in 0..3 {
+        net.receive(0, 1, tag, 100_000);
+    }
+    net.pass(Duration::from_millis(1));
+    assert!(net.hosts[1].engine.counters().no_channel > 0, "there was no room for one");
+    let announces = |net: &Net| net.hosts[0].engine.counters().sent(Kind::Announce);
+    let before = announces(&net);
+    net.pass(Duration::from_secs(3));
+    assert_eq!(announces(&net), before, "it is not repeated");
+    // Those that found room.
+    net.receive(0, 1, 0, 100_000);
+    net.send(1, 0, 0, 100_000);
+    net.send(1, 0, 0, 100_000);
+    net.run(Duration::from_millis(1), |net| net.completions(0, Operation::Recv, Status::Success) == 2);
+}
+
+/// The same where there is room later, since another session has ended.
+#[test]
+fn what_was_forgotten_is_announced_again() {
+    let few = Config { limits: Limits { channels: 2, ..config().limits }, ..config() };
+    let mut net = Net::new(1, calm(), &[config(), few, config()]);
+    let (_, third) = net.open(2, 1);
+    net.receive(2, 1, 7, 100_000);
+    net.receive(2, 1, 8, 100_000);
+    net.pass(Duration::from_millis(1));
+    net.open(0, 1);
+    net.receive(0, 1, 1, 100_000);
+    net.pass(Duration::from_millis(1));
+    assert!(net.hosts[1].engine.counters().no_channel > 0);
+    net.hosts[1].engine.close(third);
+    net.pass(Duration::from_millis(1));
+    net.send(1, 0, 1, 100_000);
+    net.run(Duration::from_millis(50), |net| net.completions(0, Operation::Recv, Status::Success) == 1);
 }
 
 #[test]

@@ -26,10 +26,14 @@ pub struct Probe {
     pub time: Ticks,
     /// The sender has messages that wait for their receives: all that are posted are to be announced.
     pub asks: bool,
+    /// The sender had no room for some announcements: those are to be made again too.
+    pub forgot: bool,
 }
 
 /// The flag of a probe that asks for announcements.
 const ASKS: u8 = 0x01;
+/// The flag of one whose sender does not know announcements that it has acknowledged.
+const FORGOT: u8 = 0x02;
 
 impl Probe {
     /// Bytes on the wire.
@@ -49,12 +53,13 @@ impl Probe {
             seq: Seq(be32(b, 16)),
             time: Ticks(be32(b, 20)),
             asks: common.flags & ASKS != 0,
+            forgot: common.flags & FORGOT != 0,
         })
     }
 
     /// Its bytes.
     pub fn to_bytes(&self) -> [u8; 24] {
-        let flags = if self.asks { ASKS } else { 0 };
+        let flags = (ASKS * u8::from(self.asks)) | (FORGOT * u8::from(self.forgot));
         let common = Common { kind: Kind::Probe, flags, path: self.path, count: 0, session: self.session };
         let mut b = [0; 24];
         b[..12].copy_from_slice(&common.to_bytes());
@@ -344,8 +349,8 @@ mod tests {
     #[test]
     fn known_bytes() {
         let seq = Seq(0xffff_fffe);
-        for (asks, flags) in [(false, 0), (true, 1)] {
-            let probe = Probe { session: ID, path: 9, path_seq: Seq(1), seq, time: Ticks(2), asks };
+        for (asks, forgot, flags) in [(false, false, 0), (true, false, 1), (false, true, 2)] {
+            let probe = Probe { session: ID, path: 9, path_seq: Seq(1), seq, time: Ticks(2), asks, forgot };
             let bytes = packet([0x12, flags, 9, 0], &[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xfe, 0, 0, 0, 2]);
             assert_eq!(Probe::parse(&bytes), Ok(probe));
             assert_eq!(probe.to_bytes()[..], bytes);

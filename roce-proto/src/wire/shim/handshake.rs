@@ -154,7 +154,7 @@ pub struct Accept {
     pub session: u64,
     /// What the responder says of itself, and what was agreed on.
     pub offer: Offer,
-    /// The responder's clock: INITs that it sent before are of no session.
+    /// The responder's clock, for whoever reads captures.
     pub clock: Ticks,
 }
 
