@@ -4,6 +4,9 @@
 //! Needs root, for the network namespace.
 #![cfg(feature = "dpdk")]
 
+#[path = "hostile/reliable.rs"]
+mod reliable;
+
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -110,6 +113,13 @@ impl Bridge {
     }
 }
 
+/// Resident memory of a process in KiB.
+fn memory_of(process: &Process) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
 struct Receiver {
     process: Process,
     report: std::path::PathBuf,
@@ -118,9 +128,7 @@ struct Receiver {
 impl Receiver {
     /// Resident memory in KiB.
     fn memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
-        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
+        memory_of(&self.process)
     }
 
     /// Its report once it has ended.

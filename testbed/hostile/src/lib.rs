@@ -6,8 +6,9 @@
 
 mod frame;
 pub mod kinds;
+pub mod reliable;
 mod wire;
 
 pub use frame::Target;
 pub use kinds::{Fate, Generator, Hostile};
-pub use wire::{Pace, Wire};
+pub use wire::{Pace, Wire, listen};

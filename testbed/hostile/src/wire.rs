@@ -40,6 +40,29 @@ impl Wire {
     }
 }
 
+/// Frames that an interface hands over or sends, until `wanted` has had enough of them or the time is over.
+///
+/// # Errors
+/// As [`Wire::open`].
+pub fn listen(name: &str, limit: Duration, mut wanted: impl FnMut(&[u8]) -> bool) -> io::Result<()> {
+    let missing = || io::Error::new(io::ErrorKind::NotFound, format!("there is no interface {name}"));
+    let interface = pnet_datalink::interfaces().into_iter().find(|i| i.name == name).ok_or_else(missing)?;
+    let config = Config { read_timeout: Some(Duration::from_millis(100)), ..Config::default() };
+    let Channel::Ethernet(_, mut receiver) = pnet_datalink::channel(&interface, config)? else {
+        return Err(io::Error::other(format!("{name} is no Ethernet interface")));
+    };
+    let start = Instant::now();
+    while start.elapsed() < limit {
+        match receiver.next() {
+            Ok(frame) if !wanted(frame) => break,
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
 /// Keeps a rate, in steps of a millisecond.
 pub struct Pace {
     start: Instant,
