@@ -16,7 +16,7 @@ help:
 	@echo "make demo    two RoCEv2 endpoints over DPDK exchange traffic; a table of rates and latencies"
 	@echo "make test    format, lints, every test: what CI runs"
 	@echo "make bench   the figures, interleaved with what they are compared with (BENCH_ARGS=...)"
-	@echo "make fuzz    the receive parser under libFuzzer for FUZZ_SECONDS (now $(FUZZ_SECONDS))"
+	@echo "make fuzz    the receive parser and the engine under libFuzzer for FUZZ_SECONDS (now $(FUZZ_SECONDS))"
 	@echo "make doc     the API documentation, in $(TARGET)/doc"
 	@echo "make fmt     format the Rust sources"
 

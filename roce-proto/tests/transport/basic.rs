@@ -9,6 +9,7 @@ use roce_proto::transport::{
 use roce_proto::wire::shim::{Common, Data, Kind, MAX_CONTROL_LEN, Seq};
 use std::time::Duration;
 
+/// Case 6: sequences, message numbers, ordinals and the numbers of feedback and announcements wrap in almost every test here.
 pub fn config() -> Config {
     Config { limits: Limits::SMALL, segment: 1_000, first: Seq(u32::MAX - 20), ..Config::default() }
 }
@@ -208,6 +209,7 @@ fn the_oldest_gap_is_sent_again_first() {
     assert!(done.recovery > Duration::ZERO && done.recovery < Duration::from_millis(1));
 }
 
+/// Case 27: the error names the peer, the path, how long ago it was heard, and the likely cause.
 #[test]
 fn a_black_out_is_survived_and_a_dead_peer_is_named() {
     let mut net = pair();
@@ -224,18 +226,19 @@ fn a_black_out_is_survived_and_a_dead_peer_is_named() {
     net.send(0, 1, 2, 10);
     net.run(Duration::from_secs(20), |net| net.hosts[0].events.len() == 2);
     assert_eq!(net.completions(0, Operation::Send, Status::SessionDown), 1);
-    let Some(Event::Down { peer, reason: DownReason::Silence { silent, unacknowledged, .. }, .. }) =
+    let Some(Event::Down { peer, reason: DownReason::Silence { silent, unacknowledged, path }, .. }) =
         net.hosts[0].events.last()
     else {
         panic!("{:?}", net.hosts[0].events);
     };
-    assert_eq!((*peer, *unacknowledged), (address(1), 1));
+    assert_eq!((*peer, *unacknowledged, *path), (address(1), 1, 0));
     assert!((15.0..16.5).contains(&silent.as_secs_f64()), "{silent:?}");
     let text = net.hosts[0].events.last().map(|e| match e {
         Event::Down { reason, .. } => reason.to_string(),
         Event::Up { .. } => String::new(),
     });
-    assert!(text.is_some_and(|t| t.contains("the peer stopped")));
+    let says = ["nothing heard for 15.", "1 segments unacknowledged", "on path 0", "the peer stopped"];
+    assert!(text.is_some_and(|t| says.iter().all(|part| t.contains(part))));
 }
 
 #[test]
@@ -297,6 +300,7 @@ fn a_restarted_peer_is_noticed_and_old_packets_are_refused() {
 }
 
 /// Case 30, for the engine.
+/// Case 30.
 #[test]
 fn ten_thousand_openings_leave_the_tables_flat() {
     let mut net = pair();
@@ -328,6 +332,7 @@ fn who_does_not_listen_refuses_and_nobody_answers_is_told() {
 }
 
 /// Case 17, for segments.
+/// Case 17.
 #[test]
 fn the_smaller_segment_size_is_agreed_on() {
     let mut net = Net::new(1, calm(), &[Config { segment: 4_008, ..config() }, config()]);
