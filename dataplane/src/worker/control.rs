@@ -2,7 +2,7 @@
 
 use super::Worker;
 use super::core::Core;
-use super::port::{Local, Port, TxRuns};
+use super::port::{Local, Port, TxRuns, Unsealed};
 use super::rx::Outcome;
 use crate::announce::Say;
 use crate::buffer::Buffer;
@@ -59,6 +59,7 @@ pub(super) fn send<I: PortIo, B>(
     io: &mut I,
     tx: &mut I::Burst,
     runs: &mut TxRuns<B>,
+    unsealed: &mut Unsealed,
     capture: Option<&Capture>,
     reply: &Reply<'_>,
 ) -> bool {
@@ -72,6 +73,8 @@ pub(super) fn send<I: PortIo, B>(
         return false;
     }
     if let Some(capture) = capture {
+        // A capture has them in the order in which they leave.
+        unsealed.seal(tx, Some(capture));
         capture.frame(frame);
     }
     if tx.push(buf).is_err() {
@@ -294,7 +297,14 @@ impl<I: PortIo, B: Buffer> Port<I, B> {
             // One worker of those that share a port says it.
             if self.local.is_first_to_say(say)
                 && let Some(frame) = announcement(say, &self.local)
-                && !send(&mut self.io, &mut self.tx, &mut self.runs, self.capture.as_ref(), &frame)
+                && !send(
+                    &mut self.io,
+                    &mut self.tx,
+                    &mut self.runs,
+                    &mut self.unsealed,
+                    self.capture.as_ref(),
+                    &frame,
+                )
             {
                 return;
             }
@@ -330,7 +340,14 @@ impl<I: PortIo, B: Buffer> Port<I, B> {
                 continue;
             }
             if let Some(request) = request(ip, to, &self.local)
-                && !send(&mut self.io, &mut self.tx, &mut self.runs, self.capture.as_ref(), &request)
+                && !send(
+                    &mut self.io,
+                    &mut self.tx,
+                    &mut self.runs,
+                    &mut self.unsealed,
+                    self.capture.as_ref(),
+                    &request,
+                )
             {
                 return self.local.neighbours.not_sent(ip, now);
             }

@@ -97,7 +97,14 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         let link = frames::Link { src: ah.route.src_mac, dst: ah.route.dst_mac, vlans };
         let request = Reply { link, body };
         if port.tx.is_full()
-            || !send(&mut port.io, &mut port.tx, &mut port.runs, port.capture.as_ref(), &request)
+            || !send(
+                &mut port.io,
+                &mut port.tx,
+                &mut port.runs,
+                &mut port.unsealed,
+                port.capture.as_ref(),
+                &request,
+            )
         {
             return Err(EchoError::Busy);
         }

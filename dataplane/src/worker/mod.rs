@@ -342,6 +342,8 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     /// Writes every frame that the worker receives or sends from now on to `capture`.
     pub fn set_capture(&mut self, capture: Option<Capture>) {
         for port in &mut self.ports {
+            // What was posted before belongs to the capture before.
+            port.seal();
             port.capture = capture.clone();
         }
     }

@@ -208,11 +208,28 @@ impl<B> TxRuns<B> {
 /// Packets of a transmit burst, one after the other and of one flow, that have everything but their ICRC: it is made for all of
 /// them at once, when what was written has left the processor's store buffer.
 #[derive(Default)]
-struct Unsealed {
+pub(crate) struct Unsealed {
     qp: Option<QpKey>,
     from: usize,
     count: usize,
     seal: Option<Seal>,
+}
+
+impl Unsealed {
+    /// Seals the packets that lie in `tx`.
+    #[inline]
+    pub fn seal(&mut self, tx: &mut impl PacketBurst, capture: Option<&Capture>) {
+        let Unsealed { from, count, seal, .. } = std::mem::take(self);
+        let Some(seal) = seal else { return };
+        for at in from..from + count {
+            let Some(buf) = tx.get_mut(at) else { break };
+            let frame = buf.written();
+            seal.close(frame);
+            if let Some(capture) = capture {
+                capture.frame(frame);
+            }
+        }
+    }
 }
 
 /// Bytes that wait for their ICRC at the most: a third of a first-level data cache of 48 KiB, half of one of 32.
@@ -228,7 +245,7 @@ pub(crate) struct Port<I: PortIo, B> {
     tx_limit: usize,
     tx_frame_len: usize,
     /// Which of the packets in `tx` lack their ICRC.
-    unsealed: Unsealed,
+    pub unsealed: Unsealed,
     /// What the packets in `tx` are.
     pub runs: TxRuns<B>,
     pub local: Local,
@@ -334,16 +351,7 @@ impl<I: PortIo, B> Port<I, B> {
     /// Gives the packets that lack it their ICRC: before the driver sees them, and before their queue pair's headers change.
     #[inline]
     pub fn seal(&mut self) {
-        let Unsealed { from, count, seal, .. } = std::mem::take(&mut self.unsealed);
-        let Some(seal) = seal else { return };
-        for at in from..from + count {
-            let Some(buf) = self.tx.get_mut(at) else { break };
-            let frame = buf.written();
-            seal.close(frame);
-            if let Some(capture) = &self.capture {
-                capture.frame(frame);
-            }
-        }
+        self.unsealed.seal(&mut self.tx, self.capture.as_ref());
     }
 
     /// Packets about to leave no longer belong to a queue pair.

@@ -80,8 +80,14 @@ impl<I: PortIo, B: Buffer> Port<I, B> {
             Outcome::Done => {}
             Outcome::Drop(reason) => self.local.counters.drop(reason),
             Outcome::Reply(reply) => {
-                let sent =
-                    control::send(&mut self.io, &mut self.tx, &mut self.runs, self.capture.as_ref(), &reply);
+                let sent = control::send(
+                    &mut self.io,
+                    &mut self.tx,
+                    &mut self.runs,
+                    &mut self.unsealed,
+                    self.capture.as_ref(),
+                    &reply,
+                );
                 let counters = &mut self.local.counters;
                 match (sent, reply.is_echo()) {
                     (true, true) => counters.echo += 1,

@@ -7,6 +7,7 @@ mod network;
 mod observe;
 mod predict;
 mod routes;
+mod sealed;
 mod verbs;
 
 use super::*;
