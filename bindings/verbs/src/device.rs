@@ -2,6 +2,7 @@
 
 use crate::config::{self, DeviceConfig};
 use crate::engine::Engine;
+use crate::patience;
 use crate::say::{open_log, refuse, set_errno};
 use crate::sys;
 use crate::tick;
@@ -157,7 +158,7 @@ impl Device {
     #[inline]
     pub fn lock(&'static self) -> Result<Locked, c_int> {
         if !FORKED.load(Ordering::Relaxed) {
-            let mut guard = self.engine.lock();
+            let mut guard = patience::lock(&self.engine);
             if let Some(engine) = &mut *guard {
                 engine.entered();
                 return Ok(Locked(guard));
@@ -184,7 +185,7 @@ impl Device {
         }
         watch_for_forks();
         let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut engine = self.engine.lock();
+        let mut engine = patience::lock(&self.engine);
         if engine.is_none() {
             let all: Vec<DeviceConfig> = devices().all.iter().map(|d| d.config.clone()).collect();
             // DPDK starts threads of its own, which should not get the program's signals.
@@ -206,6 +207,10 @@ impl Device {
 
     /// A context was closed.
     pub fn leave(&'static self, context: usize) {
+        // The parent's thread may have held the list's lock at the fork, and nobody gives it back here.
+        if FORKED.load(Ordering::Relaxed) {
+            return;
+        }
         let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
         contexts.retain(|c| *c != context);
         if contexts.is_empty()

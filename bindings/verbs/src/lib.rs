@@ -31,6 +31,7 @@ mod engine;
 mod list;
 mod memory;
 mod pace;
+mod patience;
 mod qp;
 mod query;
 mod recv;
