@@ -10,6 +10,7 @@ use dataplane::spec::{self, PortSpec};
 use roce_proto::types::{Mtu, PKey};
 use roce_proto::wire::ethernet::{MacAddr, VlanTag};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,6 +34,8 @@ const KEYS: [&str; 14] = [
     "wait",
     "poll",
 ];
+/// Variables that are no keys; the last is the command's.
+const OTHERS: [&str; 3] = ["SPRAYWIRE_CONFIG", "SPRAYWIRE_LOG", "SPRAYWIRE_RUNTIME_DIR"];
 /// Keys whose values may be several: separated by commas in a variable, an array in the file.
 const LISTS: [&str; 4] = ["ip", "gateway", "pkey", "neighbour"];
 /// Devices at the most.
@@ -85,6 +88,20 @@ impl DeviceConfig {
         (role, self.port.clone().unwrap_or_else(|| default_port(role)))
     }
 
+    /// The client's port, for who was to find out its side, found nobody, and could not become the server. Two programs that
+    /// start at once both find nobody who listens; the one that is late finds the other now.
+    pub fn second_thought(&self) -> Option<PortSpec> {
+        self.late(is_listening(&default_port(Role::Server)))
+    }
+
+    fn late(&self, listening: bool) -> Option<PortSpec> {
+        if self.role.is_some() || self.port.is_some() || !listening {
+            return None;
+        }
+        // DPDK 22.11's driver does not give back the name of a port that it could not make.
+        default_port(Role::Client).to_string().replacen("net_memif0", "net_memif9000", 1).parse().ok()
+    }
+
     fn of(values: &Values, number: usize) -> Result<DeviceConfig, String> {
         let all = |key: &str| values.get(key).map_or(&[][..], Vec::as_slice);
         let one = |key: &str| all(key).first().map(String::as_str);
@@ -134,19 +151,48 @@ impl DeviceConfig {
 /// # Errors
 /// A line that says what is wrong with the configuration.
 pub fn devices() -> Result<Vec<DeviceConfig>, String> {
-    let vars = std::env::vars().collect::<Vec<_>>();
+    let vars = ours(std::env::vars_os())?;
     let file = vars.iter().find(|(name, _)| name == "SPRAYWIRE_CONFIG").map(|(_, path)| path);
     let text = match file {
         None => String::new(),
         Some(path) => read(path).map_err(|e| format!("cannot read {path}: {e}"))?,
     };
+    for name in unknown(&vars) {
+        let known: Vec<_> = KEYS.iter().map(|key| variable(key)).collect();
+        tracing::warn!("{name} says nothing here: there are {}, {}", OTHERS.join(", "), known.join(", "));
+    }
     parse(&vars, &text)
+}
+
+/// The variables that begin as ours do. What else is in the program's environment is none of our business, and need not be text.
+fn ours(all: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<(String, String)>, String> {
+    let mut ours = Vec::new();
+    for (name, value) in all {
+        let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
+        let value = value.into_string().map_err(|value| format!("{name} is no text: {}", value.display()))?;
+        ours.push((name.to_owned(), value));
+    }
+    Ok(ours)
+}
+
+/// The variable of a key.
+fn variable(key: &str) -> String {
+    format!("{PREFIX}{}", key.to_uppercase().replace('-', "_"))
+}
+
+/// Names among `vars` that nobody reads: slips, which would otherwise go unnoticed.
+fn unknown(vars: &[(String, String)]) -> impl Iterator<Item = &str> {
+    let known = |name: &str| OTHERS.contains(&name) || KEYS.iter().any(|key| variable(key) == name);
+    vars.iter().map(|(name, _)| name.as_str()).filter(move |name| !known(name))
 }
 
 fn read(path: &str) -> std::io::Result<String> {
     let mut text = String::new();
     let file = std::fs::File::open(path)?;
-    std::io::Read::read_to_string(&mut std::io::Read::take(file, MAX_BYTES), &mut text)?;
+    let len = std::io::Read::read_to_string(&mut std::io::Read::take(file, MAX_BYTES + 1), &mut text)?;
+    if len as u64 > MAX_BYTES {
+        return Err(std::io::Error::other(format!("it is longer than {MAX_BYTES} bytes")));
+    }
     Ok(text)
 }
 
@@ -169,7 +215,7 @@ fn parse(vars: &[(String, String)], file: &str) -> Result<Vec<DeviceConfig>, Str
     let mut common = Values::new();
     take(&table, &mut common)?;
     for key in KEYS {
-        let name = format!("{PREFIX}{}", key.to_uppercase().replace('-', "_"));
+        let name = variable(key);
         if let Some((_, value)) = vars.iter().find(|(n, v)| *n == name && !v.is_empty()) {
             let values = match LISTS.contains(&key) {
                 true => value.split(',').map(|v| v.trim().to_owned()).collect(),
@@ -262,6 +308,18 @@ mod tests {
     }
 
     #[test]
+    fn who_comes_late_becomes_the_client_if_he_may() {
+        let late = |list: &[(&str, &str)], listening| parse(&vars(list), "").unwrap()[0].late(listening);
+        let client = late(&[], true).unwrap().to_string();
+        let first = default_port(Role::Client).to_string();
+        assert!(client.contains("role=client") && client.split(',').skip(1).eq(first.split(',').skip(1)));
+        assert_ne!(client.split(',').next(), first.split(',').next(), "the name is taken");
+        assert_eq!(late(&[], false), None);
+        assert_eq!(late(&[("ROLE", "server")], true), None);
+        assert_eq!(late(&[("PORT", "net_null0"), ("IP", "10.0.0.1")], true), None);
+    }
+
+    #[test]
     fn variables_make_one_device() {
         let devices = parse(
             &vars(&[
@@ -295,6 +353,31 @@ mod tests {
         let devices = parse(&vars(&[("WAIT", "1")]), file).unwrap();
         let names: Vec<_> = devices.iter().map(|d| (d.name.as_str(), d.mtu, d.wait.as_secs())).collect();
         assert_eq!(names, [("spw0", Some(1500), 1), ("other", Some(2000), 1)]);
+    }
+
+    #[test]
+    fn the_rest_of_the_environment_may_be_anything() {
+        use std::os::unix::ffi::OsStringExt;
+        let var = |name: &[u8], value: &[u8]| {
+            (OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec()))
+        };
+        let others = [var(b"LS_COLORS", b"\xff"), var(b"\xfe", b"x"), var(b"SPRAYWIRE_IP", b"10.0.0.1")];
+        let found = ours(others.into_iter()).unwrap();
+        assert_eq!(found, [("SPRAYWIRE_IP".to_owned(), "10.0.0.1".to_owned())]);
+        let error = ours([var(b"SPRAYWIRE_PCAP", b"\xff")].into_iter()).unwrap_err();
+        assert!(error.contains("SPRAYWIRE_PCAP"), "{error}");
+    }
+
+    #[test]
+    fn variables_that_nobody_reads_are_found() {
+        let list =
+            vars(&[("PROT", "x"), ("IB_MTU", "256"), ("CONFIG", "x"), ("IBMTU", "1"), ("LOG", "info")]);
+        assert_eq!(unknown(&list).collect::<Vec<_>>(), ["SPRAYWIRE_PROT", "SPRAYWIRE_IBMTU"]);
+    }
+
+    #[test]
+    fn a_file_without_an_end_is_refused() {
+        assert!(read("/dev/zero").unwrap_err().to_string().contains("longer"));
     }
 
     #[test]

@@ -74,11 +74,18 @@ impl Engine {
     /// # Errors
     /// A line that says what stands in the way.
     pub fn open(config: &DeviceConfig, devices: &[DeviceConfig]) -> Result<Engine, String> {
-        let (role, spec) = config.side();
+        let (mut role, spec) = config.side();
         let ports: Vec<_> = devices.iter().map(|device| device.side().1).collect();
         let extra = devices.first().map_or(&[][..], |device| &device.eal);
         let environment = open::environment(&ports, extra).map_err(|e| e.to_string())?;
-        let opened = open::open(&environment, &spec, config.mtu, config.wait);
+        let mut opened = open::open(&environment, &spec, config.mtu, config.wait);
+        if opened.is_err()
+            && role == Role::Server
+            && let Some(client) = config.second_thought()
+        {
+            role = Role::Client;
+            opened = open::open(&environment, &client, config.mtu, config.wait);
+        }
         let port = opened.map_err(|e| e.to_string())?;
         Engine::over(port, config, role, environment)
     }

@@ -1,9 +1,9 @@
 //! Polls that find nothing while messages stream in.
 //!
-//! It is the same for one whose sends find no room.
 //! A program that polls faster than its peer sends looks into the port all the time, and disturbs the peer, which works on the same
 //! cache lines. Where polls have brought many completions, those that bring hardly any therefore take a moment longer. A program
-//! that gets its messages one at a time, as in a ping-pong, or that sends itself, never waits.
+//! that gets its messages one at a time, as in a ping-pong, or that sends itself, never waits; one whose sends find no room does, with
+//! each poll.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 

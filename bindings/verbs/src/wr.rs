@@ -150,7 +150,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
     // SAFETY: a list of that many, by the contract of the verbs.
     let list = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(list, count) } };
     for data in list.iter().filter(|data| data.length > 0) {
-        if builder.inline.len() - at + data.length > MAX_INLINE as usize {
+        // Never a sum: the length may be anything.
+        if data.length > (MAX_INLINE as usize).saturating_sub(builder.inline.len() - at) {
             builder.error = libc::EINVAL;
             return;
         }

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use roce_proto::types::{Mtu, PKey};
 use std::ffi::OsString;
 use std::fmt::Display;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -152,10 +153,9 @@ pub fn run(args: &VerbsArgs, verbosity: u8) -> Result<Exit, Error> {
         Some(path) => path.clone(),
         None => find()?,
     };
-    if !library.is_file() {
-        return Err(Error::usage(format_args!("there is no library {}", library.display())));
-    }
-    if args.port.is_some() && args.ip.is_empty() {
+    let library = preloadable(&library)?;
+    let named_before = std::env::var_os("SPRAYWIRE_IP").is_some_and(|ip| !ip.is_empty());
+    if args.port.is_some() && args.ip.is_empty() && !named_before {
         return Err(Error::usage("the port has no IP address")
             .hint("give it one of your network that nobody else has: --ip 192.0.2.1"));
     }
@@ -177,6 +177,22 @@ pub fn run(args: &VerbsArgs, verbosity: u8) -> Result<Exit, Error> {
     command.envs(log.map(|level| ("SPRAYWIRE_LOG", level)));
     let error = command.exec();
     Err(Error::usage(format_args!("cannot run {}: {error}", program.display())))
+}
+
+/// The library as the dynamic linker is to be told it: whole, since a bare name is looked for in the system's folders, and one
+/// that begins here is another wherever the program goes.
+fn preloadable(library: &Path) -> Result<PathBuf, Error> {
+    if !library.is_file() {
+        return Err(Error::usage(format_args!("there is no library {}", library.display())));
+    }
+    let whole = library.canonicalize().map_err(Error::failed)?;
+    // ld.so(8): the list is separated by spaces or colons, and nothing can quote them.
+    if whole.as_os_str().as_bytes().iter().any(|b| b": \t\n".contains(b)) {
+        return Err(Error::usage(format_args!("{PRELOAD} cannot name {}", whole.display())).hint(
+            "it must lie where no folder's name has a space or a colon: copy it, and name it by --library",
+        ));
+    }
+    Ok(whole)
 }
 
 /// Finds the library by where this program lies.
@@ -236,6 +252,22 @@ mod tests {
         ] {
             assert_eq!(value(name), want, "{name}");
         }
+    }
+
+    #[test]
+    fn the_linker_gets_a_whole_path_without_spaces() {
+        let folder = std::env::temp_dir().join(format!("spraywire-preload-{}", std::process::id()));
+        let spaced = folder.join("a b");
+        std::fs::create_dir_all(&spaced).unwrap();
+        let (plain, bad) = (folder.join("lib.so"), spaced.join("lib.so"));
+        for path in [&plain, &bad] {
+            std::fs::write(path, "").unwrap();
+        }
+        let roundabout = spaced.join("..").join("lib.so");
+        assert_eq!(preloadable(&roundabout).unwrap(), plain.canonicalize().unwrap());
+        assert!(preloadable(&bad).unwrap_err().to_string().contains("LD_PRELOAD"));
+        assert!(preloadable(&folder).is_err(), "a folder");
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

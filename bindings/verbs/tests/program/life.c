@@ -190,13 +190,20 @@ void extended(struct end *a, struct end *b)
 	ibv_wr_set_ud_addr(ex, ah, b->qp->qp_num, QKEY);
 	ibv_wr_set_sge(ex, a->mr->lkey, (uintptr_t)a->memory, 10);
 	ibv_wr_abort(ex);
+	/* A length that wraps together with what is there already. */
+	char own[16] = "inline";
+	struct ibv_data_buf wild[2] = { { own, 2 }, { own, SIZE_MAX } };
+	ibv_wr_start(ex);
+	ibv_wr_send(ex);
+	ibv_wr_set_ud_addr(ex, ah, b->qp->qp_num, QKEY);
+	ibv_wr_set_inline_data_list(ex, 2, wild);
+	EQUAL(ibv_wr_complete(ex), EINVAL);
 	ibv_wr_start(ex);
 	struct ibv_sge gather[2] = { { (uintptr_t)a->memory + 2, 4, a->mr->lkey }, { (uintptr_t)a->memory, 2, a->mr->lkey } };
 	ex->wr_id = 2;
 	ibv_wr_send(ex);
 	ibv_wr_set_ud_addr(ex, ah, b->qp->qp_num, QKEY);
 	ibv_wr_set_sge_list(ex, 2, gather);
-	char own[16] = "inline";
 	ex->wr_id = 3;
 	ex->wr_flags = 0;
 	ibv_wr_send_imm(ex, htobe32(99));
