@@ -72,10 +72,12 @@ struct Sender {
     sent: usize,
     folder: tempfile::TempDir,
     captured: Vec<Vec<u8>>,
+    /// Whether there is a capture, for whose order packets are sealed more often.
+    captures: bool,
 }
 
 impl Sender {
-    fn new() -> Sender {
+    fn new(captures: bool) -> Sender {
         let (io, peer) = MemoryPort::pair(&MemoryConfig { ring: 50, ..MemoryConfig::default() });
         let mut w = worker(io, 1);
         let cq = w.create_cq(4096);
@@ -94,7 +96,20 @@ impl Sender {
             .find(|f| matches!(frame::parse(f), Ok(Frame::Arp(_, arp)) if arp.target_ip == Ipv4Addr::new(192, 0, 2, 1)));
         let folder = tempfile::tempdir().unwrap();
         let question = question.unwrap();
-        Sender { w, peer, cq, qps, ahs, question, now: 0, wire: vec![], sent: 0, folder, captured: vec![] }
+        Sender {
+            w,
+            peer,
+            cq,
+            qps,
+            ahs,
+            question,
+            now: 0,
+            wire: vec![],
+            sent: 0,
+            folder,
+            captured: vec![],
+            captures,
+        }
     }
 
     fn poll(&mut self) {
@@ -104,6 +119,9 @@ impl Sender {
     }
 
     fn capture(&mut self) {
+        if !self.captures {
+            return;
+        }
         self.read_capture();
         let path = self.folder.path().join("a.pcap");
         self.w.set_capture(Some(Capture::create(&path).unwrap()));
@@ -193,8 +211,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_packet_leaves_without_its_icrc(events in proptest::collection::vec(event(), 1..60)) {
-        let mut sender = Sender::new();
+    fn no_packet_leaves_without_its_icrc(captures: bool, events in proptest::collection::vec(event(), 1..60)) {
+        let mut sender = Sender::new(captures);
         sender.drain();
         sender.wire.clear();
         sender.capture();
@@ -214,6 +232,6 @@ proptest! {
         // The place of the first that differs says more than two long lists.
         let differs = sender.captured.iter().zip(&sender.wire).position(|(a, b)| a != b);
         let lens = (sender.captured.len(), sender.wire.len());
-        prop_assert!(differs.is_none() && lens.0 == lens.1, "captured and left: {lens:?}, first differs {differs:?}");
+        prop_assert!(!captures || differs.is_none() && lens.0 == lens.1, "captured and left: {lens:?}, first differs {differs:?}");
     }
 }
