@@ -31,6 +31,10 @@ enum Event {
     },
     /// A neighbour asks, and is answered with the next burst.
     Asked,
+    /// An echo request joins the burst between two rounds.
+    Ping {
+        six: bool,
+    },
     /// A capture begins anew.
     Capture,
     Poll,
@@ -51,6 +55,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..3usize).prop_map(|qp| Event::Reset { qp }),
         1 => (0..3usize).prop_map(|qp| Event::Replace { qp }),
         2 => Just(Event::Asked),
+        2 => any::<bool>().prop_map(|six| Event::Ping { six }),
         1 => Just(Event::Capture),
         2 => Just(Event::Poll),
         1 => Just(Event::Flush),
@@ -197,6 +202,10 @@ impl Sender {
                 self.peer.inject(&self.question);
                 self.poll();
             }
+            Event::Ping { six } => {
+                // A full burst has no room for it.
+                let _ = self.w.send_echo(self.ahs[usize::from(six)], 1, 1, 64);
+            }
             Event::Capture => self.capture(),
             Event::Poll => self.poll(),
             Event::Flush => {
@@ -226,6 +235,11 @@ proptest! {
             if let Ok(Frame::Roce(packet)) = frame::parse(frame) {
                 prop_assert!(packet.icrc_ok(), "packet {i} of {}", sender.wire.len());
                 roce += 1;
+            } else {
+                prop_assert!(
+                    matches!(frame::parse(frame), Ok(Frame::Arp(..) | Frame::Icmp4(_) | Frame::Icmp6(_))),
+                    "frame {i} of {} was spoilt", sender.wire.len()
+                );
             }
         }
         prop_assert_eq!(roce, sender.sent, "each send leaves once");
@@ -234,4 +248,23 @@ proptest! {
         let lens = (sender.captured.len(), sender.wire.len());
         prop_assert!(!captures || differs.is_none() && lens.0 == lens.1, "captured and left: {lens:?}, first differs {differs:?}");
     }
+}
+
+#[test]
+fn a_control_packet_between_two_of_a_flow_is_left_alone() {
+    let mut sender = Sender::new(false);
+    sender.drain();
+    sender.wire.clear();
+    let post = Event::Post { qp: 0, six: false, len: 64, count: 3, list: true, signaled: false, imm: false };
+    for event in [&post, &Event::Ping { six: false }, &post, &Event::Poll] {
+        sender.happens(event);
+    }
+    sender.drain();
+    let kinds = sender.wire.iter().map(|frame| match frame::parse(frame) {
+        Ok(Frame::Roce(packet)) => packet.icrc_ok().then_some("roce"),
+        Ok(Frame::Icmp4(_)) => Some("echo"),
+        _ => None,
+    });
+    let (roce, echo) = (Some("roce"), Some("echo"));
+    assert_eq!(kinds.collect::<Vec<_>>(), [roce, roce, roce, echo, roce, roce, roce]);
 }
