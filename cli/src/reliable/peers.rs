@@ -137,8 +137,9 @@ mod tests {
     fn what_is_touched_becomes_resident() {
         let before = resident();
         assert!(before > 1 << 20, "{before}");
-        let touched = std::hint::black_box(vec![1u8; 32 << 20]);
+        // More than malloc ever serves from memory that was given back and stayed resident, and than other tests give back meanwhile.
+        let touched = std::hint::black_box(vec![1u8; 128 << 20]);
         let after = resident();
-        assert!(after > before + (16 << 20), "{before} {after} {}", touched.len());
+        assert!(after > before + (64 << 20), "{before} {after} {}", touched.len());
     }
 }
