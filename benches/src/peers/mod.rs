@@ -50,6 +50,12 @@ pub struct Setup {
     pub place: Place,
 }
 
+/// A command line, to compare.
+#[cfg(test)]
+pub(crate) fn text(line: &[std::ffi::OsString]) -> String {
+    line.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
 #[cfg(test)]
 pub(crate) fn test_setup() -> Setup {
     Setup {

@@ -183,11 +183,7 @@ fn sample(report: &Value, what: &str) -> Result<Sample, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::test_setup;
-
-    fn text(line: &[OsString]) -> String {
-        line.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
-    }
+    use crate::peers::{test_setup, text};
 
     #[test]
     fn command_lines() {

@@ -126,11 +126,7 @@ fn latency_sample(report: &Value) -> Result<Sample, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::test_setup;
-
-    fn text(line: &[OsString]) -> String {
-        line.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
-    }
+    use crate::peers::{test_setup, text};
 
     #[test]
     fn command_lines() {

@@ -291,7 +291,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, entries: c_int, wc: *mut 
         }
     });
     // For others, and for the device's own thread, it is free meanwhile.
-    let (posts, stalled) = (engine.posts, engine.is_stalled());
+    let (posts, stalled) = (engine.posts, !engine.stalled.is_empty());
     drop(engine);
     queue.pace.after(taken, posts, stalled);
     taken as c_int

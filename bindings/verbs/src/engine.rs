@@ -186,12 +186,6 @@ impl Engine {
         self.settle();
     }
 
-    /// Whether sends wait because the port took no more.
-    #[inline]
-    pub fn is_stalled(&self) -> bool {
-        !self.stalled.is_empty()
-    }
-
     /// Sends that waited are offered to the worker again, and events of completions that came are raised.
     #[inline]
     pub fn settle(&mut self) {
