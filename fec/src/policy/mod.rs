@@ -1,0 +1,137 @@
+//! How strongly a message is protected: from what it is and what the network does to a code and an interleaving, or none.
+//!
+//! [`choose`] asks one small rule after the other, in `rules.rs`; each says its reason. [`Losses`] measures what they need to know of
+//! the network, and [`group_failure`] computes exactly what a code leaves unrepaired there.
+
+mod burst;
+mod losses;
+mod rules;
+
+pub use burst::group_failure;
+pub use losses::Losses;
+
+/// What kind of traffic a message belongs to. On the wire it is four bits; those that have no name are not protected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Nothing was said.
+    #[default]
+    Untagged,
+    /// Gradients of data-parallel training.
+    DataParallel,
+    /// Activations, and their gradients, of pipeline-parallel training.
+    PipelineParallel,
+    /// Short messages that others wait for.
+    Control,
+}
+
+impl Class {
+    /// By the number that stands on the wire.
+    pub const fn from_wire(number: u8) -> Class {
+        match number {
+            1 => Class::DataParallel,
+            2 => Class::PipelineParallel,
+            3 => Class::Control,
+            _ => Class::Untagged,
+        }
+    }
+
+    /// The number on the wire.
+    pub const fn to_wire(self) -> u8 {
+        match self {
+            Class::Untagged => 0,
+            Class::DataParallel => 1,
+            Class::PipelineParallel => 2,
+            Class::Control => 3,
+        }
+    }
+}
+
+/// What is known of a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Message {
+    /// Its class.
+    pub class: Class,
+    /// 0 to 15; the upper half is high.
+    pub priority: u8,
+    /// Place in the pipeline: the earlier, the more stages wait for it.
+    pub stage: u8,
+    /// Loss that the application tolerates, in 1/256.
+    pub tolerance: u8,
+    /// Its segments.
+    pub segments: u32,
+    /// Nanoseconds in which it must be there; 0 is as soon as it can.
+    pub deadline: u64,
+}
+
+/// What is known of the network.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Network {
+    /// Share of packets that are lost, from 0 to 1.
+    pub loss: f64,
+    /// Mean number of consecutive packets of a path that are lost together, at least 1.
+    pub burst: f64,
+    /// Round trip in nanoseconds.
+    pub round_trip: u64,
+}
+
+/// How a message is protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Protection {
+    /// Data shards of a group, at most.
+    pub data: u8,
+    /// Parity shards of a group.
+    pub parity: u8,
+    /// Groups that are interleaved: consecutive segments belong to as many different ones.
+    pub depth: u8,
+}
+
+impl Protection {
+    /// Segments of a block: groups that are interleaved with each other, their parity behind them.
+    pub const fn block(self) -> u32 {
+        self.data as u32 * self.depth as u32
+    }
+}
+
+/// What the rules go by, all of it configurable.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Policy {
+    /// Round trips up to this, in nanoseconds, are short enough to send again: nobody is protected.
+    pub short_round_trip: u64,
+    /// Stages from this on are late ones.
+    pub late_stage: u8,
+    /// Segments of a block at the most. A receiver waits for a whole block where a loss is to be repaired, and other messages of
+    /// the session wait until one is out.
+    pub block: u32,
+    /// Of groups at the most, the share that a class may leave unrepaired: data-parallel, early stages, late stages, control.
+    pub residual: [f64; 4],
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            // Below half a millisecond a lost segment is there again before a group of a busy link is through.
+            short_round_trip: 500_000,
+            late_stage: 4,
+            // 256 segments of 4 KiB are a megabyte: 84 µs at 100 Gb/s.
+            block: 256,
+            residual: [1e-4, 1e-5, 1e-3, 1e-6],
+        }
+    }
+}
+
+/// The protection for a message, or none.
+pub fn choose(policy: &Policy, message: &Message, network: &Network) -> Option<Protection> {
+    if !rules::wants_protection(message) || !rules::repair_is_faster(policy, message, network) {
+        return None;
+    }
+    let shape = rules::shape(policy, message);
+    let depth = rules::depth(policy, message, network);
+    let data = rules::group(policy, message, shape.data, depth);
+    let depth = rules::groups_there_are(message, data, depth);
+    let residual = rules::residual(message, network, shape.residual);
+    let parity = rules::strength(data, depth, shape.most, residual, network);
+    Some(Protection { data, parity, depth })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! One rule each, with its reason.
+
+use super::{Class, Message, Network, Policy, group_failure};
+
+/// Priorities from this on are high.
+const HIGH: u8 = 8;
+/// The deepest interleaving: a parity shard of each group is a burst of its own by then.
+const DEEPEST: u8 = 32;
+/// Smaller groups than this cost a parity shard for every few data shards; rather less interleaving.
+const SMALLEST: u8 = 4;
+
+/// What a class begins from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shape {
+    /// Data shards of a group.
+    pub data: u8,
+    /// Parity shards of a group, at the most.
+    pub most: u8,
+    /// Share of groups that may be left unrepaired.
+    pub residual: f64,
+}
+
+/// Untagged traffic asked for nothing. Low-priority gradients are late by nobody's measure: what is lost of them is sent again, or
+/// compensated by the application.
+pub fn wants_protection(message: &Message) -> bool {
+    match message.class {
+        Class::Untagged => false,
+        Class::DataParallel => message.priority >= HIGH,
+        Class::PipelineParallel | Class::Control => true,
+    }
+}
+
+/// Parity is sent for every message, a retransmission for a lost segment only. It pays where the round trip that it saves is long, and
+/// where the message would be late by it: a deadline of four round trips leaves time for a loss, its report, the repair, and one
+/// more of each.
+pub fn repair_is_faster(policy: &Policy, message: &Message, network: &Network) -> bool {
+    let has_time = message.deadline > 4 * network.round_trip && message.deadline > 0;
+    message.segments > 0 && network.round_trip > policy.short_round_trip && !has_time
+}
+
+/// Large groups are cheap, small ones are done early. Gradients are long and nobody takes part of them: (32, up to 4). An early stage
+/// holds up all stages after it: half as long groups, up to as strong as (16,4) and (32,8) are, and stronger. A late stage holds up few:
+/// (32, up to 2). Control is short.
+pub fn shape(policy: &Policy, message: &Message) -> Shape {
+    let [gradients, early, late, control] = policy.residual;
+    match message.class {
+        Class::PipelineParallel if message.stage < policy.late_stage => {
+            Shape { data: 16, most: 8, residual: early }
+        }
+        Class::PipelineParallel => Shape { data: 32, most: 2, residual: late },
+        Class::Control => Shape { data: 8, most: 4, residual: control },
+        Class::DataParallel | Class::Untagged => Shape { data: 32, most: 4, residual: gradients },
+    }
+}
+
+/// A burst must not take more of a group than its parity: interleaved twice as deep as the burst is long on the average, most bursts take
+/// one shard of a group. Without bursts interleaving gains nothing and repairs later.
+pub fn depth(policy: &Policy, message: &Message, network: &Network) -> u8 {
+    // A mean of 1.2 is what independent losses of a sixth would have.
+    if network.burst < 1.2 {
+        return 1;
+    }
+    let wanted = (2.0 * network.burst).ceil().clamp(1.0, f64::from(DEEPEST)) as u32;
+    let room = message.segments.min(policy.block) / u32::from(SMALLEST);
+    wanted.next_power_of_two().min(room.max(1)) as u8
+}
+
+/// Interleaving is worth more than long groups: a message that is too short for both has shorter groups. So does one whose groups would
+/// make a longer block than there may be.
+pub fn group(policy: &Policy, message: &Message, data: u8, depth: u8) -> u8 {
+    let depth = u32::from(depth);
+    let fits = (message.segments.div_ceil(depth)).min(policy.block / depth).max(1);
+    data.min(fits.min(255) as u8)
+}
+
+/// A message has no more groups than it has.
+pub fn groups_there_are(message: &Message, data: u8, depth: u8) -> u8 {
+    message.segments.div_ceil(u32::from(data)).min(u32::from(depth)) as u8
+}
+
+/// Who tolerates losses tolerates groups that are not repaired, as these are sent again and merely late. A message whose deadline leaves no
+/// time to send again is not merely late: ten times as seldom.
+pub fn residual(message: &Message, network: &Network, residual: f64) -> f64 {
+    let tolerated = residual.max(f64::from(message.tolerance) / 256.0 / 16.0);
+    let only_chance = message.deadline > 0 && 2 * message.deadline < 3 * network.round_trip;
+    if only_chance { tolerated / 10.0 } else { tolerated }
+}
+
+/// The least parity with which no more groups fail than may; at most what the class may spend, and never more than data.
+pub fn strength(data: u8, depth: u8, most: u8, residual: f64, network: &Network) -> u8 {
+    let most = most.min(data);
+    let fails =
+        |parity: u8| group_failure(data.into(), parity.into(), network.loss, network.burst, depth.into());
+    (1..most).find(|parity| fails(*parity) <= residual).unwrap_or(most)
+}
