@@ -32,7 +32,7 @@ test:
 bench:
 	@scripts/setup.sh bench
 	cargo build --release --workspace
-	cargo run --release -p spraywire-benches -- $(BENCH_ARGS)
+	cargo run --release -p spraywire-benches --features isal -- $(BENCH_ARGS)
 
 fuzz:
 	@scripts/setup.sh fuzz

@@ -60,6 +60,7 @@ needs_bench() {
 	want libibverbs-dev test -e /usr/include/infiniband/verbs.h # the structures of the verbs library
 	want dpdk-dev have dpdk-testpmd # the peer printed beside our figures
 	want valgrind have valgrind     # instruction counts
+	want libisal-dev test -e /usr/include/isa-l/erasure_code.h # the erasure code that ours is compared with
 }
 needs_peer() {
 	want qemu-system-x86 have qemu-system-x86_64

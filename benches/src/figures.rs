@@ -3,6 +3,7 @@
 use crate::bare::frame_len;
 use crate::child::{Failure, Stop};
 use crate::contest::{Contestant, Event, Outcome, hold};
+use crate::fec;
 use crate::headers;
 use crate::peers::place::{Driver, Place};
 use crate::peers::spraywire::Worker;
@@ -25,6 +26,8 @@ pub enum Figure {
     Lat,
     /// Headers.
     Headers,
+    /// The erasure code.
+    Fec,
     /// Throughput over ports that have the kernel at their other end.
     Ports,
     /// Throughput of two workers beside one.
@@ -39,8 +42,9 @@ pub enum Figure {
 
 impl Figure {
     /// In the order in which they are measured.
-    pub const ALL: [Figure; 11] = [
+    pub const ALL: [Figure; 12] = [
         Figure::Headers,
+        Figure::Fec,
         Figure::Lat,
         Figure::Ud,
         Figure::Workers,
@@ -134,13 +138,19 @@ pub fn measure(options: &Options, wanted: &[Figure]) -> Result<ExitCode, Box<dyn
     let mut outcomes = Vec::new();
     let mut ended = Ok(());
     'figures: for &figure in &wanted {
-        if let Figure::Reliable(part) = figure {
-            let measured = reliable::measure(part, &setup, options.runs as usize, &stop, &mut |outcome| {
-                if !to_stdout {
-                    println!("{}", report::text(&outcome));
-                }
-                outcomes.push(outcome);
-            });
+        let rounds = options.runs as usize;
+        let mut done = |outcome: Outcome| {
+            if !to_stdout {
+                println!("{}", report::text(&outcome));
+            }
+            outcomes.push(outcome);
+        };
+        let whole = match figure {
+            Figure::Reliable(part) => Some(reliable::measure(part, &setup, rounds, &stop, &mut done)),
+            Figure::Fec => Some(fec::measure(rounds, &stop, &mut done)),
+            _ => None,
+        };
+        if let Some(measured) = whole {
             if let Err(failure) = measured {
                 ended = Err(failure);
                 break 'figures;
@@ -245,7 +255,7 @@ fn setup(options: &Options, wanted: &[Figure]) -> Result<Setup, Box<dyn Error>> 
         Some(path) => path.clone(),
         None => benches.with_file_name("spraywire"),
     };
-    if wanted.iter().any(|figure| *figure != Figure::Headers) && !spraywire.is_file() {
+    if wanted.iter().any(|figure| !matches!(figure, Figure::Headers | Figure::Fec)) && !spraywire.is_file() {
         let path = spraywire.display();
         return Err(format!(
             "no spraywire command at {path}: build it with `cargo build --release`, or name it with --spraywire"
@@ -291,7 +301,7 @@ fn one(
     let rounds = options.runs as usize;
     let mut say = |text: &str| eprintln!("{text}");
     match figure {
-        Figure::Reliable(_) => Err(Failure::Said("the reliable service is measured as a whole".into())),
+        Figure::Reliable(_) | Figure::Fec => Err(Failure::Said("that is measured as a whole".into())),
         Figure::Headers => headers::measure(size, rounds, Path::new(&setup.benches), stop, &mut say),
         Figure::Lat => {
             let event = Event {

@@ -5,6 +5,7 @@
 mod bare;
 mod child;
 mod contest;
+mod fec;
 mod figures;
 mod headers;
 mod peers;
@@ -47,6 +48,8 @@ enum Command {
     Lat(Options),
     /// Header build and parse against the bare CRC
     Headers(Options),
+    /// The erasure code beside others: no port, no processes
+    Fec(Options),
     /// Raw UD throughput of two workers on two queues beside one
     Workers(Options),
     /// Throughput and latency of perftest over the preloaded verbs library, beside our own commands
@@ -95,6 +98,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Box<dyn Error>> {
         Some(Command::Ud(options)) => (options, [Figure::Ud].as_slice()),
         Some(Command::Lat(options)) => (options, [Figure::Lat].as_slice()),
         Some(Command::Headers(options)) => (options, [Figure::Headers].as_slice()),
+        Some(Command::Fec(options)) => (options, [Figure::Fec].as_slice()),
         Some(Command::Workers(options)) => (options, [Figure::Workers].as_slice()),
         Some(Command::Verbs(options)) => (options, [Figure::VerbsLat, Figure::Verbs].as_slice()),
         Some(Command::Ports(options)) => (options, [Figure::Ports].as_slice()),
