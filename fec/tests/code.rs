@@ -66,12 +66,18 @@ fn parity_equals_the_reference_with_every_kernel() {
 
 #[test]
 fn one_parity_shard_is_the_same_as_among_all() {
-    let code = ReedSolomon::new(12, 5).unwrap();
     let data = shards(12, 100, 3);
-    for (i, wanted) in encoded(&code, &data).iter().enumerate() {
-        let mut parity = vec![1; 100];
-        code.encode_one(i, &slices(&data), &mut parity).unwrap();
-        assert_eq!(&parity, wanted);
+    #[allow(unused_mut)]
+    let mut kernels: Vec<_> = kernel::all().collect();
+    #[cfg(feature = "isal")]
+    kernels.push(kernel::ISAL);
+    for kernel in kernels {
+        let code = ReedSolomon::with_kernel(kernel, 12, 5).unwrap();
+        for (i, wanted) in encoded(&code, &data).iter().enumerate() {
+            let mut parity = vec![1; 100];
+            code.encode_one(i, &slices(&data), &mut parity).unwrap();
+            assert_eq!(&parity, wanted, "{}", kernel.name());
+        }
     }
 }
 
@@ -135,6 +141,14 @@ fn a_pattern_that_comes_again_is_remembered_and_others_do_not_disturb_it() {
         }
     }
     assert_eq!(decoder.cache_hits(), 16, "eight patterns, each made once");
+    // Beyond the first 64 shards too.
+    let mut large = Decoder::new(ReedSolomon::new(100, 4).unwrap());
+    let mut group = shards(100, 8, 5);
+    group.extend(encoded(large.code(), &group));
+    for lost in [70, 71, 70, 71] {
+        check(&mut large, &group, |i| i != lost);
+    }
+    assert_eq!(large.cache_hits(), 2);
     // More patterns than there is room for: the right bytes all the same.
     for group in &groups[..2] {
         for first in 0..20 {
