@@ -18,7 +18,7 @@ const FRAMES: usize = 6_000;
 struct Transfer {
     /// Frames that were sent beside it.
     flood: u64,
-    /// KiB that the server grew by in the second half.
+    /// KiB that the server grew by in a second and a half of the flood.
     grown: u64,
     /// The client's report of it.
     result: Value,
@@ -35,7 +35,7 @@ fn hostile(to: &Target, session: &Known, captured: &[Vec<u8>]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A transfer of a second beside frames at full rate: hostile ones, or as many that nobody looks into.
+/// A transfer of some seconds beside frames at full rate: hostile ones, or as many that nobody looks into.
 fn transfer(bridge: &Bridge, harmful: bool) -> Transfer {
     let sent = bridge.folder.path().join("client.json");
     let mut server = bridge.spraywire("srv", "bw");
@@ -70,11 +70,11 @@ fn transfer(bridge: &Bridge, harmful: bool) -> Transfer {
                 count.fetch_add(u64::from(wire.send(frame).unwrap()), Ordering::Relaxed);
             }
         });
-        let args = format!("bw 10.9.0.1 -s 64k -D 1s --json={}", sent.display());
+        let args = format!("bw 10.9.0.1 -s 64k -D 2400ms --json={}", sent.display());
         let client = bridge.spraywire("cli", &args);
-        std::thread::sleep(Duration::from_millis(800));
+        std::thread::sleep(Duration::from_millis(500));
         let memory = memory_of(&server);
-        std::thread::sleep(Duration::from_millis(400));
+        std::thread::sleep(Duration::from_millis(1500));
         grown = memory_of(&server).saturating_sub(memory);
         let ended = client.end(LIMIT);
         stop.store(true, Ordering::Relaxed);
@@ -110,7 +110,9 @@ fn check(transfer: &Transfer) {
     let answers: u64 = ["cookie", "reset", "refuse"].iter().filter_map(|kind| sent[kind].as_u64()).sum();
     let seconds = number(&way["elapsed_ns"]) as f64 / 1e9 + 1.0;
     assert!((answers as f64) < 10_000.0 * seconds + 64.0, "{answers} answers in {seconds} s");
-    assert!(transfer.grown < 1024, "{} KiB more memory", transfer.grown);
+    // The first use of buffers and of tables' places makes it grow by 3.7 MiB in all and in the end, with and without hostile
+    // frames. There are 150,000 of them or more in that time: 32 bytes kept of each would be more than this.
+    assert!(transfer.grown < 4096, "{} KiB more memory", transfer.grown);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::path::Path;
 use super::segments::Segments;
 use super::session::{Block, Channel, Incoming, Receiving, Sending, Session, SessionStats, State, due};
 use super::stateless::Stateless;
-use super::table::{Chain, Index, List, Mixer, Slab, Wheel};
+use super::table::{Chain, Index, List, Mixer, Slab, Wheel, take_first};
 use super::window::Windows;
 use crate::time::Instant;
 use core::time::Duration;
@@ -183,14 +183,14 @@ impl Engine {
 
     /// The next completion. Its place is free again then.
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        let done = self.completions.pop_front()?;
+        let done = take_first(&mut self.completions)?;
         self.untaken[done.operation as usize] -= 1;
         Some(done)
     }
 
     /// The next event of a session. With [`Event::Down`], the session's place is free again.
     pub fn poll_event(&mut self) -> Option<Event> {
-        let event = self.events.pop_front()?;
+        let event = take_first(&mut self.events)?;
         if let Event::Down { session, .. } = event {
             let s = &mut self.sessions[session.slot];
             s.told = true;

@@ -1,6 +1,7 @@
 //! Answers outside sessions: they cost no memory but a place in a short queue, and there is a limit to their rate.
 
 use super::api::Address;
+use super::table::take_first;
 use crate::time::Instant;
 use crate::wire::shim::{Cookie, Kind};
 use core::hash::Hasher;
@@ -81,7 +82,7 @@ impl Stateless {
 
     /// The next to be sent.
     pub fn pop(&mut self) -> Option<Answer> {
-        self.waiting.pop_front()
+        take_first(&mut self.waiting)
     }
 }
 
