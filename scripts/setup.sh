@@ -47,6 +47,7 @@ needs_test() {
 	want tshark have tshark   # the independent decoder
 	want util-linux have setpriv
 	want iproute2 have ip # links and namespaces
+	want nftables have nft # losses and counters of `spraywire testbed`
 	want iputils-ping have ping
 	want git have git
 	# Stock programs that run on the verbs library; librdmacm's must be refused.

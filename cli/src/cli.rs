@@ -60,6 +60,10 @@ pub enum Command {
     /// Forward between two ports as a long, narrow or bad network would
     #[cfg(feature = "dpdk")]
     Wan(cmd::wan::WanArgs),
+    /// A network of many paths on this machine, for `bw` and `lat` to run across
+    #[cfg(feature = "dpdk")]
+    #[command(subcommand)]
+    Testbed(cmd::testbed::TestbedCommand),
     /// Run a program written for RDMA hardware over an endpoint, unmodified: perftest, ibv_ud_pingpong, your own
     #[cfg(feature = "dpdk")]
     Verbs(cmd::verbs::VerbsArgs),
@@ -75,7 +79,7 @@ pub enum Command {
     Stats(cmd::stats::StatsArgs),
     /// Needs DPDK, which this build does not have
     #[cfg(not(feature = "dpdk"))]
-    #[command(visible_aliases = ["bw", "lat", "ud", "wan", "verbs", "ports", "doctor"])]
+    #[command(visible_aliases = ["bw", "lat", "ud", "wan", "testbed", "verbs", "ports", "doctor"])]
     Demo(NoDpdk),
     /// Decode the RoCEv2 packets of capture files and check the ICRC of each
     Inspect(cmd::inspect::InspectArgs),
@@ -136,13 +140,15 @@ fn run(cli: &Cli) -> Result<Exit, Error> {
         #[cfg(feature = "dpdk")]
         Command::Wan(args) => cmd::wan::run(args, cli.verbose),
         #[cfg(feature = "dpdk")]
+        Command::Testbed(command) => cmd::testbed::run(command),
+        #[cfg(feature = "dpdk")]
         Command::Verbs(args) => cmd::verbs::run(args, cli.verbose),
         #[cfg(feature = "dpdk")]
         Command::Ports(args) => cmd::ports::run(args, cli.verbose),
         #[cfg(feature = "dpdk")]
         Command::Doctor(args) => cmd::doctor::run(args, cli.verbose),
         #[cfg(not(feature = "dpdk"))]
-        Command::Demo(_) => Err(Error::usage("demo, bw, lat, ud, wan, verbs, ports and doctor need DPDK, which this build does not have").hint(
+        Command::Demo(_) => Err(Error::usage("demo, bw, lat, ud, wan, testbed, verbs, ports and doctor need DPDK, which this build does not have").hint(
             "install it (Debian, Ubuntu: apt install libdpdk-dev libclang-dev pkg-config gcc) and build with the default \
              features: cargo build --release -p spraywire",
         )),

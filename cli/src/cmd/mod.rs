@@ -18,6 +18,8 @@ pub mod ports;
 pub mod sim;
 pub mod stats;
 #[cfg(feature = "dpdk")]
+pub mod testbed;
+#[cfg(feature = "dpdk")]
 pub mod ud;
 #[cfg(feature = "dpdk")]
 pub mod verbs;

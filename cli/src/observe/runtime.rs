@@ -35,7 +35,10 @@ pub fn folder() -> PathBuf {
 }
 
 /// Makes the folder if it is not there. One that somebody else could write to is refused.
-fn prepare(folder: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// The system's, and a folder that is not this user's alone.
+pub fn prepare(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         _ => {}

@@ -66,6 +66,11 @@ impl<I: PortIo + 'static> End<I> {
         Ok(End { drive, reliable, control, clock, idle, stop, now, port, rounds: 0, raw: None })
     }
 
+    /// The time, which is later than that of the round if the system had something else to do meanwhile.
+    pub fn moment(&self) -> Instant {
+        self.clock.now()
+    }
+
     /// The worker.
     pub fn worker(&mut self) -> &mut Worker<I, Buf> {
         self.drive.worker()

@@ -264,7 +264,8 @@ impl Run {
                 match (&mut self.rtt, self.spec.kind) {
                     (Some(rtt), _) => {
                         if self.meter.count() > WARM_UP {
-                            rtt.saturating_record(end.now.saturating_since(self.started).as_nanos() as u64);
+                            let trip = end.moment().saturating_since(self.started);
+                            rtt.saturating_record(trip.as_nanos() as u64);
                         }
                         self.receive(end, c.session, done.buf)?;
                     }
