@@ -347,6 +347,96 @@ fn dpdks_telemetry_has_our_commands() {
     assert!(!runtime.join(&name).exists(), "nothing is left behind");
 }
 
+/// Two with one name would take each other's socket away; one that was killed has left it, and hinders nobody.
+#[test]
+fn a_name_of_telemetry_is_one_endpoints_at_a_time() {
+    let site = Site::new();
+    let name = format!("twice-{}", site.socket);
+    let start = || {
+        let mut command = site.spraywire();
+        command.env("XDG_RUNTIME_DIR", site.runtime.path());
+        command.args([
+            "ud",
+            "recv",
+            "--telemetry",
+            "--name",
+            &name,
+            "--port",
+            "net_ring0",
+            "--ip",
+            "10.0.0.1",
+        ]);
+        command.spawn().unwrap()
+    };
+    let runtime = if rustix::process::getuid().is_root() {
+        Path::new("/var/run/dpdk").to_owned()
+    } else {
+        site.runtime.path().join("dpdk")
+    };
+    let socket = runtime.join(&name).join("dpdk_telemetry.v2");
+    let answers =
+        || until(|| telemetry(&socket, "/spraywire/qp"), |a| a.as_ref().is_some_and(|a| a.is_object()));
+    let mut first = start();
+    assert!(answers().is_some(), "the first");
+    let second = start().wait_with_output().unwrap();
+    assert_eq!(second.status.code(), Some(2));
+    assert!(stderr(&second).contains(&name) && stderr(&second).contains("--name"), "{}", stderr(&second));
+    assert!(telemetry(&socket, "/spraywire/qp").is_some(), "the first goes on");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert!(telemetry(&socket, "/spraywire/qp").is_none());
+    let mut third = start();
+    assert!(answers().is_some(), "the third");
+    terminate(&third);
+    assert_eq!(wait(&mut third), Some(130));
+    assert!(!runtime.join(&name).exists(), "nothing is left behind");
+}
+
+/// Clients of the metrics that are slow, endless or many cost the endpoint nothing, and keep nobody out.
+#[test]
+fn rude_clients_of_the_metrics_hurt_nobody() {
+    let site = Site::new();
+    let addr = free();
+    let mut receiver = site.receiver(&[&format!("--metrics={addr}")]);
+    let resident = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", receiver.pid())).unwrap();
+        let of = |what: &str| {
+            status
+                .lines()
+                .find_map(|l| l.strip_prefix(what)?.split_whitespace().next()?.parse::<u64>().ok())
+                .unwrap()
+        };
+        (of("VmRSS:"), of("Threads:"))
+    };
+    let (before, threads) = resident();
+    let connect = || {
+        let stream = TcpStream::connect(addr).unwrap();
+        stream.set_write_timeout(Some(LIMIT)).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream
+    };
+    let mut endless = connect();
+    endless.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
+    let sent = (0..1_000).take_while(|_| endless.write_all(&b"a: b\r\n".repeat(10_000)).is_ok()).count();
+    assert!(sent < 1_000, "60 megabytes of headers were taken");
+    let slow: Vec<TcpStream> = (0..400).map(|_| connect()).collect();
+    let mut greedy = connect();
+    let asked =
+        (0..100_000).take_while(|_| greedy.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").is_ok()).count();
+    assert!(asked < 100_000, "a connection has one answer");
+    let mut honest = connect();
+    let start = Instant::now();
+    honest.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut text = String::new();
+    honest.read_to_string(&mut text).unwrap();
+    assert!(text.ends_with("# EOF\n") && start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    let (after, threads_after) = resident();
+    assert!(after < before + 16 * 1024, "{before} KiB became {after}");
+    assert_eq!(threads_after, threads);
+    drop(slow);
+    assert_eq!(receiver.terminate(), Some(130));
+}
+
 fn config(site: &Site, text: &str) -> String {
     let path = site.runtime.path().join("x.toml");
     fs::write(&path, text).unwrap();
@@ -389,6 +479,28 @@ fn a_slip_in_a_file_ends_the_command_before_it_began() {
     // A value is judged as that of the flag is.
     let error = run("mtu = \"large\"\n");
     assert!(error.contains("'large'") && error.contains("come from") && error.contains("x.toml"), "{error}");
+}
+
+/// systemd finds nothing to say about the unit, where it is there to be asked.
+#[test]
+fn systemd_takes_the_unit() {
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/spraywire.service");
+    let text = fs::read_to_string(unit).unwrap();
+    let site = Site::new();
+    let verify = |text: &str| {
+        let path = site.runtime.path().join("spraywire.service");
+        fs::write(&path, text.replace("/usr/local/bin/spraywire", env!("CARGO_BIN_EXE_spraywire"))).unwrap();
+        Command::new("systemd-analyze").arg("verify").arg(&path).output()
+    };
+    let Ok(output) = verify(&text) else {
+        eprintln!("systemd_takes_the_unit did not run: there is no systemd-analyze");
+        return;
+    };
+    let said = stderr(&output);
+    assert!(output.status.success() && !said.contains("spraywire.service"), "{said}");
+    // It would say so.
+    let said = stderr(&verify(&text.replace("RestartSec=", "RestartSecs=")).unwrap());
+    assert!(said.contains("RestartSecs"), "{said}");
 }
 
 /// The unit that comes with the program starts a command that there is, with a configuration that it takes.

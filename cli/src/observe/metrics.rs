@@ -1,6 +1,7 @@
 //! Metrics by HTTP, in the OpenMetrics text format.
 
 use super::Probe;
+use super::http::{Answer, Method, Serving};
 use crate::error::Error;
 use dataplane::counters::DropReason;
 use dataplane::observe::PortSnapshot;
@@ -10,18 +11,16 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use tiny_http::{Header, Method, Request, Response, Server};
 
 /// What OpenMetrics 1.0 calls itself over HTTP.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 type Labels = Vec<(&'static str, String)>;
 
-/// A server that has its address and answers nobody yet.
-pub struct Bound(Arc<Server>);
+/// An address that is listened at, where nobody is answered yet.
+pub struct Bound(TcpListener);
 
 impl Bound {
     /// Binds the address. One that is not of the loopback needs `public`.
@@ -35,67 +34,38 @@ impl Bound {
             ))
             .hint("serve them at 127.0.0.1, or say that this is meant: --metrics-public"));
         }
-        let server = Server::http(addr).map_err(|e| {
+        let listener = TcpListener::bind(addr).map_err(|e| {
             Error::usage(format_args!("cannot serve metrics at {addr}: {e}")).hint(
                 "another endpoint may be there: --metrics=127.0.0.1:PORT for each, or port 0 for a free one",
             )
         })?;
-        let bound = Bound(Arc::new(server));
+        let bound = Bound(listener);
         tracing::info!("metrics at http://{}/metrics", bound.addr().unwrap_or(addr));
         Ok(bound)
     }
 
     /// The address, with the port that the system chose.
     pub fn addr(&self) -> Option<SocketAddr> {
-        self.0.server_addr().to_ip()
+        self.0.local_addr().ok()
     }
 
-    /// Answers until what is returned is dropped.
+    /// Answers until what is returned is dropped, in a thread that runs on `cores`.
     ///
     /// # Errors
     /// A system that gives no thread.
-    pub fn serve(self, probe: &Arc<Probe>) -> Result<Serving, Error> {
-        let (server, probe) = (self.0.clone(), probe.clone());
-        let thread = std::thread::Builder::new().name("spraywire-http".to_owned()).spawn(move || {
-            // An error says that it was asked to stop.
-            while let Ok(request) = server.recv() {
-                answer(request, &probe);
-            }
-        });
-        let thread = thread.map_err(|e| Error::failed(format_args!("cannot start a thread: {e}")))?;
-        Ok(Serving { server: self.0, thread: Some(thread) })
+    pub fn serve(self, probe: &Arc<Probe>, cores: &[usize]) -> Result<Serving, Error> {
+        let probe = probe.clone();
+        Serving::start(self.0, cores, move |method, path| page(method, path, &probe))
+            .map_err(|e| Error::failed(format_args!("cannot serve metrics: {e}")))
     }
 }
 
-/// A server that answers.
-pub struct Serving {
-    server: Arc<Server>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.server.unblock();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+fn page(method: Method, path: &str, probe: &Probe) -> Answer {
+    match (method, path) {
+        (Method::Other, _) => Answer::line("405 Method Not Allowed", "only GET"),
+        (_, "/metrics") => Answer { status: "200 OK", content_type: CONTENT_TYPE, text: text(probe) },
+        _ => Answer::line("404 Not Found", "metrics are at /metrics"),
     }
-}
-
-fn answer(request: Request, probe: &Probe) {
-    let path = request.url().split('?').next().unwrap_or_default();
-    let response = match (request.method(), path) {
-        (Method::Get | Method::Head, "/metrics") => {
-            let header = Header::from_bytes("Content-Type", CONTENT_TYPE).ok();
-            header.into_iter().fold(Response::from_string(text(probe)), Response::with_header)
-        }
-        (Method::Get | Method::Head, _) => {
-            Response::from_string("metrics are at /metrics\n").with_status_code(404)
-        }
-        _ => Response::from_string("only GET\n").with_status_code(405),
-    };
-    // Who went away misses the answer.
-    let _ = request.respond(response);
 }
 
 /// Every metric at this moment.
@@ -305,7 +275,7 @@ mod tests {
         let mut running = Running::start("x");
         let bound = Bound::new("127.0.0.1:0".parse().unwrap(), false).unwrap();
         let addr = bound.addr().unwrap();
-        let serving = bound.serve(&running.probe).unwrap();
+        let serving = bound.serve(&running.probe, &[]).unwrap();
         let answer = get(addr, "GET /metrics");
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(answer.contains("application/openmetrics-text; version=1.0.0"), "{answer}");
@@ -319,12 +289,7 @@ mod tests {
             "a dead poll loop shows: {answer}"
         );
         drop(serving);
-        // The listener is closed by a thread of its own.
-        let start = std::time::Instant::now();
-        while TcpStream::connect(addr).is_ok() {
-            assert!(start.elapsed() < Duration::from_secs(30), "it still listens");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        assert!(TcpStream::connect(addr).is_err(), "it still listens");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! asks.
 
 pub mod document;
+pub mod http;
 pub mod metrics;
 pub mod runtime;
 #[cfg(feature = "dpdk")]
@@ -37,7 +38,7 @@ pub struct ObserveArgs {
     pub name: Option<Name>,
 
     /// Serve metrics for Prometheus (OpenMetrics) at http://ADDR:PORT/metrics, 127.0.0.1:9399 if no address is given
-    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, require_equals = true, default_missing_value = METRICS)]
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, require_equals = true, default_missing_value = METRICS, value_parser = listen_at)]
     pub metrics: Option<SocketAddr>,
 
     /// Allow an address of --metrics that other machines can reach
@@ -47,6 +48,15 @@ pub struct ObserveArgs {
     /// Answer /spraywire commands on DPDK's telemetry socket: dpdk-telemetry.py -f NAME, or -f spraywire-PID without --name
     #[arg(long)]
     pub telemetry: bool,
+}
+
+/// An address to listen at.
+fn listen_at(text: &str) -> Result<SocketAddr, String> {
+    text.trim().parse().map_err(|_| {
+        format!(
+            "`{text}` is no address with a port: write {METRICS} or [::1]:9399, with port 0 for a free one"
+        )
+    })
 }
 
 /// The name of an endpoint: up to 64 letters, digits, dots, dashes and underscores, not all of them digits.
@@ -181,8 +191,12 @@ impl Prepared {
     /// Binds what the arguments ask for.
     ///
     /// # Errors
-    /// An address of `--metrics` that cannot be had, or that other machines reach though nobody said that they may.
+    /// A name of `--telemetry` that another process has, an address of `--metrics` that cannot be had, or that other machines reach though nobody said that they may.
     pub fn new(args: &ObserveArgs) -> Result<Prepared, Error> {
+        #[cfg(feature = "dpdk")]
+        if args.telemetry {
+            telemetry::check(args.name.as_ref())?;
+        }
         let http = args.metrics.map(|addr| metrics::Bound::new(addr, args.metrics_public)).transpose()?;
         Ok(Prepared { args: args.clone(), http, cores: allowed_cores() })
     }
@@ -201,7 +215,7 @@ impl Prepared {
                 None
             }
         };
-        let http = self.http.map(|bound| bound.serve(&probe)).transpose()?;
+        let http = self.http.map(|bound| bound.serve(&probe, &self.cores)).transpose()?;
         #[cfg(feature = "dpdk")]
         let telemetry = match self.args.telemetry {
             true => Some(telemetry::serve(&probe, &telemetry::prefix(self.args.name.as_ref()))?),
@@ -219,7 +233,7 @@ impl Prepared {
 /// An endpoint that can be asked. Dropping it ends that.
 pub struct Observation {
     _socket: Option<runtime::Socket>,
-    _http: Option<metrics::Serving>,
+    _http: Option<http::Serving>,
     #[cfg(feature = "dpdk")]
     _telemetry: Option<telemetry::Folder>,
 }
@@ -295,6 +309,16 @@ pub(crate) mod tests {
         }
         for bad in ["", "12", "a/b", "a b", "ä", &"x".repeat(65)] {
             assert!(bad.parse::<Name>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn metrics_have_an_address_and_a_port() {
+        assert_eq!(listen_at(METRICS).unwrap().port(), 9399);
+        assert!(listen_at("[::1]:0").unwrap().is_ipv6());
+        for bad in ["", "127.0.0.1", "9399", "::1", "localhost:9399", "127.0.0.1:65536"] {
+            let error = listen_at(bad).unwrap_err();
+            assert!(error.contains("write 127.0.0.1:9399"), "{bad}: {error}");
         }
     }
 

@@ -5,14 +5,14 @@
 
 use super::{Probe, document};
 use std::fs::{self, DirBuilder};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The environment variable that names another folder, as for a service with a runtime folder of its own.
 pub const VARIABLE: &str = "SPRAYWIRE_RUNTIME_DIR";
@@ -82,7 +82,12 @@ pub fn ask(path: &Path) -> io::Result<serde_json::Value> {
     let stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut text = Vec::new();
-    stream.take(MAX_DOCUMENT).read_to_end(&mut text)?;
+    stream.take(MAX_DOCUMENT).read_to_end(&mut text).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => {
+            io::Error::new(io::ErrorKind::TimedOut, "nothing came for three seconds")
+        }
+        _ => e,
+    })?;
     Ok(serde_json::from_slice(&text)?)
 }
 
@@ -134,7 +139,7 @@ impl Drop for Socket {
 }
 
 /// Moves the calling thread away from a core that a poll loop was pinned to.
-fn run_on(cores: &[usize]) {
+pub fn run_on(cores: &[usize]) {
     let mut set = rustix::thread::CpuSet::new();
     for &core in cores.iter().filter(|&&core| core < rustix::thread::CpuSet::MAX_CPU) {
         set.set(core);
@@ -146,6 +151,7 @@ fn run_on(cores: &[usize]) {
 fn answer(listener: &UnixListener, probe: &Probe, stop: &AtomicBool) {
     /// Before the next try where there is no file descriptor left.
     const PAUSE: Duration = Duration::from_millis(100);
+    let mut latest = Latest { at: None, text: Vec::new() };
     for stream in listener.incoming() {
         if stop.load(Ordering::Acquire) {
             return;
@@ -155,11 +161,30 @@ fn answer(listener: &UnixListener, probe: &Probe, stop: &AtomicBool) {
             continue;
         };
         // Who goes away, or does not read, misses the answer.
-        let _ = tell(stream, probe);
+        let _ = tell(stream, probe, &mut latest);
     }
 }
 
-fn tell(stream: UnixStream, probe: &Probe) -> io::Result<()> {
+/// The document, made anew for who comes later than a moment after the last: a look takes as long as the poll loop's pauses, and a crowd
+/// would wait for it in a row.
+struct Latest {
+    at: Option<Instant>,
+    text: Vec<u8>,
+}
+
+impl Latest {
+    const FRESH: Duration = Duration::from_millis(50);
+
+    fn of(&mut self, probe: &Probe) -> io::Result<&[u8]> {
+        if self.at.is_none_or(|at| at.elapsed() > Latest::FRESH) {
+            self.text = serde_json::to_vec(&document::of(probe))?;
+            self.at = Some(Instant::now());
+        }
+        Ok(&self.text)
+    }
+}
+
+fn tell(mut stream: UnixStream, probe: &Probe, latest: &mut Latest) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     // A connection that was closed at once only asked whether anybody lives here.
     stream.set_nonblocking(true)?;
@@ -167,9 +192,7 @@ fn tell(stream: UnixStream, probe: &Probe) -> io::Result<()> {
         return Ok(());
     }
     stream.set_nonblocking(false)?;
-    let mut to = BufWriter::new(stream);
-    serde_json::to_writer(&mut to, &document::of(probe))?;
-    to.flush()
+    stream.write_all(latest.of(probe)?)
 }
 
 #[cfg(test)]
@@ -231,5 +254,22 @@ mod tests {
         let path = &endpoints(folder.path())[0].1;
         let _silent: Vec<_> = (0..5).map(|_| UnixStream::connect(path).unwrap()).collect();
         assert!(ask(path).is_ok());
+    }
+
+    #[test]
+    fn a_crowd_is_answered_in_no_time_and_with_what_is_true() {
+        let folder = private();
+        let mut running = Running::start("x");
+        let _socket = Socket::serve(folder.path(), &running.probe, &[]).unwrap();
+        let path = endpoints(folder.path())[0].1.clone();
+        let start = Instant::now();
+        for _ in 0..1_000 {
+            assert_eq!(ask(&path).unwrap()["workers"][0]["answers"], true);
+        }
+        // A look at a worker takes it twenty milliseconds at the most, and the test's own rounds one.
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        running.end();
+        std::thread::sleep(2 * Latest::FRESH);
+        assert_eq!(ask(&path).unwrap()["workers"][0]["answers"], false, "what was true before is forgotten");
     }
 }

@@ -3,15 +3,36 @@
 use super::Probe;
 use crate::error::Error;
 use crate::host::Host;
+use crate::host::use_of_files::is_answered;
 use dataplane::counters::DropReason;
 use dataplane::observe::Snapshot;
 use dpdk::{Numbers, telemetry_command};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+
+/// What DPDK calls its socket.
+const SOCKET: &str = "dpdk_telemetry.v2";
 
 /// The file prefix, and so the folder of the socket, of this process.
 pub fn prefix(name: Option<&super::Name>) -> String {
     name.map_or_else(|| format!("spraywire-{}", std::process::id()), |name| name.0.clone())
+}
+
+/// Refuses a name by which a process of DPDK's answers already: the two would take each other's socket away.
+///
+/// # Errors
+/// The name, and what to do.
+pub fn check(name: Option<&super::Name>) -> Result<(), Error> {
+    let (host, prefix) = (Host::here(), prefix(name));
+    check_in(&host.path(&host.dpdk_runtime()), &prefix)
+}
+
+fn check_in(runtime: &Path, prefix: &str) -> Result<(), Error> {
+    if !is_answered(&runtime.join(prefix).join(SOCKET)) {
+        return Ok(());
+    }
+    Err(Error::usage(format_args!("another process answers telemetry by the name {prefix}"))
+        .hint("give each endpoint a name of its own: --name"))
 }
 
 /// The socket's folder. Dropping it removes what DPDK leaves there.
@@ -20,7 +41,7 @@ pub struct Folder(PathBuf);
 impl Drop for Folder {
     fn drop(&mut self) {
         // DPDK removes the socket at the end of the process, the folder never.
-        let _ = std::fs::remove_file(self.0.join("dpdk_telemetry.v2"));
+        let _ = std::fs::remove_file(self.0.join(SOCKET));
         let _ = std::fs::remove_dir(&self.0);
     }
 }
@@ -101,4 +122,26 @@ fn qp(snapshot: &Snapshot, index: usize) -> Option<Numbers> {
         ("receives_posted", qp.receives as u64),
     ];
     Some(numbers.map(|(name, n)| (name.to_owned(), n)).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+
+    #[test]
+    fn a_name_that_answers_is_taken_and_one_that_is_dead_is_not() {
+        let runtime = tempfile::tempdir().unwrap();
+        let path = runtime.path().join("rx").join(SOCKET);
+        std::fs::create_dir(runtime.path().join("rx")).unwrap();
+        assert!(check_in(runtime.path(), "rx").is_ok() && check_in(runtime.path(), "tx").is_ok());
+        // Of the kind that DPDK's is.
+        let alive = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        bind(&alive, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&alive, 1).unwrap();
+        let error = check_in(runtime.path(), "rx").unwrap_err().to_string();
+        assert!(error.contains("the name rx") && error.contains("--name"), "{error}");
+        drop(alive);
+        assert!(path.exists() && check_in(runtime.path(), "rx").is_ok());
+    }
 }

@@ -57,7 +57,9 @@ mod tests {
         assert_eq!(check()[0].level, Level::Ok);
         machine.file("/var/run/dpdk/rte/config", "x").file("/proc/mounts", "none /huge hugetlbfs rw 0 0\n");
         machine.file("/huge/rtemap_0", "x").folder("/tmp");
-        let _socket = UnixListener::bind(machine.host.path("/tmp/x.sock")).unwrap();
+        let socket = UnixListener::bind(machine.host.path("/tmp/x.sock")).unwrap();
+        assert!(check().iter().all(|f| !f.found.contains("x.sock")), "it is listened at");
+        drop(socket);
         let mends: Vec<_> = check().into_iter().filter_map(|f| f.mend).collect();
         assert_eq!(mends, ["rm -r /var/run/dpdk/rte", "rm /huge/rtemap_*", "rm /tmp/x.sock"]);
     }
