@@ -2,7 +2,7 @@
 //! test; results are put together.
 
 use super::bw::{BwArgs, Report};
-use super::measure::{idle_for, open_config, resolve, seed};
+use super::measure::{Progress, idle_for, open_config, resolve, seed};
 use crate::endpoint::{Crew, Endpoint, OpenConfig};
 use crate::error::{Error, Exit};
 use crate::rendezvous::message::{TestKind, TestSpec};
@@ -244,7 +244,10 @@ impl Shared<'_> {
         for (at, spec) in specs.iter().enumerate() {
             let part = merge::part_of(spec, index, usize::from(self.args.workers));
             let result = match &mut report {
-                Some(report) => client.run(&part, &mut report.progress)?,
+                Some(report) => {
+                    let progress = &mut report.progress;
+                    client.run(&part, &mut ClientLane { group: &self.group, progress })?
+                }
                 None => client.run(&part, &mut Quiet)?,
             };
             let interrupted = result.interrupted;
@@ -300,6 +303,23 @@ struct Quiet;
 
 impl Watch for Quiet {}
 
+/// The first lane of a client, which also looks at what each queue takes.
+struct ClientLane<'a> {
+    group: &'a Group,
+    progress: &'a mut Progress,
+}
+
+impl Watch for ClientLane<'_> {
+    fn waiting(&mut self, host: IpAddr, elapsed: Duration) {
+        self.progress.waiting(host, elapsed);
+    }
+
+    fn progress(&mut self, spec: &TestSpec, messages: u64, elapsed: Duration) {
+        self.progress.progress(spec, messages, elapsed);
+        self.group.warn_if_uneven();
+    }
+}
+
 /// A server's lane.
 struct ServerLane<'a, 'b, 'c> {
     shared: &'a Shared<'a>,
@@ -311,6 +331,7 @@ impl Watch for ServerLane<'_, '_, '_> {
     fn progress(&mut self, spec: &TestSpec, messages: u64, elapsed: Duration) {
         if let Some(report) = &mut self.report {
             report.progress.progress(spec, messages, elapsed);
+            self.shared.group.warn_if_uneven();
         }
     }
 }

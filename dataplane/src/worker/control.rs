@@ -144,7 +144,7 @@ fn noted<'a>(at: &mut Local) -> Outcome<'a> {
     Outcome::Done
 }
 
-fn ignored<'a>(at: &mut Local) -> Outcome<'a> {
+pub(super) fn ignored<'a>(at: &mut Local) -> Outcome<'a> {
     at.counters.ignored += 1;
     Outcome::Done
 }

@@ -9,6 +9,7 @@ use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
 use crate::io::{BURST, LEAST_BURST, PacketBuf, PacketBurst, PortIo, burst_of};
 use crate::qp::{CqKey, GRH_LEN, Qp, QpKey, QpState, RecvWr};
 use roce_proto::types::Qpn;
+use roce_proto::wire::Reject;
 use roce_proto::wire::frame::{self, Frame, Ip, Packet};
 use roce_proto::wire::predict::Headers;
 
@@ -137,6 +138,10 @@ fn handle<'a, B: Buffer>(
             Err(reason) => Outcome::Drop(reason),
         },
         Ok(other) => control::handle(&other, at, core),
+        // What hosts say to routers about groups has such a header (RFC 3810, section 5), and each kernel at the port says it.
+        Err(Reject::Ipv6Extension { .. }) if bytes.first().is_some_and(|b| b & 1 != 0) => {
+            control::ignored(at)
+        }
         Err(reject) => Outcome::Drop(DropReason::Wire(reject.reason())),
     }
 }

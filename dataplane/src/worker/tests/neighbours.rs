@@ -2,6 +2,7 @@
 
 use super::routes::{PEER, arp_reply, arp_requests, on, sent};
 use super::*;
+use crate::ah::AhError;
 use crate::neighbour::State;
 use roce_proto::wire::control as frames;
 use roce_proto::wire::ethernet::VlanStack;
@@ -22,7 +23,7 @@ fn ms(ms: u64) -> Instant {
     at(ms * 1000)
 }
 
-fn hear(w: &mut W, peer: &mut MemoryPort, frame: &[u8], now: Instant) {
+pub(super) fn hear(w: &mut W, peer: &mut MemoryPort, frame: &[u8], now: Instant) {
     assert!(peer.inject(frame));
     w.poll(now);
 }
@@ -215,6 +216,13 @@ fn another_station_with_our_address_is_counted_and_told_about() {
 fn a_flood_of_spoofed_claims_adds_nothing_and_moves_an_entry_once_a_second_at_most() {
     let (mut w, mut peer, ah) = one();
     w.add_neighbour(0, "10.0.0.7".parse().unwrap(), PEER).unwrap();
+    for nobody in ["10.0.0.1", "fd00::1", "224.0.0.1", "ff02::1", "0.0.0.0", "127.0.0.1"] {
+        let ip = nobody.parse().unwrap();
+        assert_eq!(w.add_neighbour(0, ip, PEER), Err(AhError::NotAPeer(ip)));
+    }
+    for mac in [MacAddr::ZERO, MacAddr([1, 0, 0, 0, 0, 1])] {
+        assert_eq!(w.add_neighbour(0, "10.0.0.8".parse().unwrap(), mac), Err(AhError::BadMac(mac)));
+    }
     let fixed = w.create_ah(&AhConfig::new("10.0.0.7".parse().unwrap()), ms(0)).unwrap();
     w.poll(ms(0));
     let (mut moves, mut mac) = (0, MacAddr::ZERO);

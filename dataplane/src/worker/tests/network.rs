@@ -1,5 +1,6 @@
 //! The worker and its network: addresses, neighbours, echo, and frames that are broken or hostile.
 
+use super::neighbours::hear;
 use super::*;
 use crate::io::{PacketBuf, PacketBurst};
 
@@ -17,6 +18,29 @@ fn no_source_address_of_the_family_is_an_error_that_names_the_port() {
     ] {
         assert_eq!(w.create_ah(&config, at(0)), Err(want));
     }
+}
+
+/// A multicast listener report (MLDv2), as Linux sends it when an interface comes up; and the same to one host.
+#[test]
+fn reports_to_routers_are_ignored_and_extension_headers_to_us_dropped() {
+    let (io, mut peer) = MemoryPort::pair(&MemoryConfig::default());
+    let mut w = W::new(&WorkerConfig::default(), vec![(io, PortConfig::new(v6(1)))]).unwrap();
+    let mut report = vec![0x33, 0x33, 0, 0, 0, 0x16, 0x52, 0x54, 0, 0, 0, 9, 0x86, 0xdd];
+    report.extend([0x60, 0, 0, 0, 0, 36, 0, 1]);
+    report.extend("fe80::9".parse::<std::net::Ipv6Addr>().unwrap().octets());
+    report.extend("ff02::16".parse::<std::net::Ipv6Addr>().unwrap().octets());
+    report.extend([58, 0, 5, 2, 0, 0, 1, 0]);
+    report.extend([0x8f; 28]);
+    hear(&mut w, &mut peer, &report, at(0));
+    let counts = |w: &W| {
+        let c = w.counters(0).unwrap();
+        (c.ignored, c.dropped_total(), c.rx_packets)
+    };
+    assert_eq!(counts(&w), (1, 0, 1));
+    report[..6].copy_from_slice(&w.port_info(0).unwrap().mac.0);
+    hear(&mut w, &mut peer, &report, at(1));
+    assert_eq!(counts(&w), (1, 1, 2));
+    assert_eq!(w.counters(0).unwrap().accounted(), 2);
 }
 
 #[test]
