@@ -4,6 +4,7 @@ use crate::observe::ObserveArgs;
 use crate::report::JsonTarget;
 use crate::units;
 use clap::{Args, ValueEnum};
+use dataplane::entropy::EntropyRange;
 use dataplane::idle::IdlePolicy;
 use dataplane::route::{Gateway, PortAddr};
 use dataplane::spec;
@@ -142,6 +143,30 @@ pub enum NeighbourFrom {
     Kernel,
 }
 
+/// A range of UDP source ports: `49152-65535`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntropyArg(pub EntropyRange);
+
+impl FromStr for EntropyArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<EntropyArg, String> {
+        spec::entropy(text).map(EntropyArg)
+    }
+}
+
+impl std::fmt::Display for EntropyArg {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Serialize for EntropyArg {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
 /// The words of `--eal`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
@@ -208,6 +233,10 @@ pub struct EndpointArgs {
     /// interface, permanent entries included (DPDK sets its MAC address anew): give those by --neighbour
     #[arg(long, value_enum, default_value_t = NeighbourFrom::Wire, value_name = "WHERE")]
     pub neighbour_from: NeighbourFrom,
+
+    /// UDP source ports to send from: each queue pair and each path has one of them, by which networks spread flows
+    #[arg(long, value_name = "LO-HI", default_value_t)]
+    pub entropy_range: EntropyArg,
 
     /// Cores to run on, such as 0,2-3: each thread that polls takes one, in this order
     #[arg(long, value_name = "LIST")]
@@ -285,6 +314,22 @@ mod tests {
         assert_eq!(vlan("4094:7"), Ok([0x81, 0, 0xef, 0xfe]));
         for bad in ["", "0", "4095", "1:8", "1:", "x", "-1"] {
             assert!(bad.parse::<VlanArg>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ranges_of_source_ports() {
+        let text = |range: &str| range.parse::<EntropyArg>().map(|r| r.to_string());
+        assert_eq!(text("49152-65535"), Ok(EntropyRange::DEFAULT.to_string()));
+        assert_eq!(text(" 0xC000 - 0xc003"), Ok("49152-49155".to_owned()));
+        assert_eq!(text("7-7"), Ok("7-7".to_owned()));
+        for bad in ["", "-", "1", "1-", "-1", "1-2-3", "1-65536", "-1-2", "a-b", "1..2", "0x-0x1"] {
+            let error = text(bad).unwrap_err();
+            assert!(error.contains("write 49152-65535"), "{bad}: {error}");
+        }
+        for (bad, why) in [("9-8", "the lower port comes first"), ("0-8", "port 0"), ("1-65535", "4791")] {
+            let error = text(bad).unwrap_err();
+            assert!(error.contains(why), "{bad}: {error}");
         }
     }
 

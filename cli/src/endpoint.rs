@@ -143,6 +143,7 @@ impl Endpoint {
         let addrs = addresses(args, config.role)?;
         let gateways = args.gateways();
         route::check(&addrs, &gateways).map_err(Error::usage)?;
+        check_neighbours(&args.neighbour)?;
         let kernel_table = kernel_table(args)?;
         check_cores(args.cores.as_ref().map_or(&[], |cores| &cores.0))?;
         let plan = plan(args, config.role).with_queues(config.queues.unwrap_or(config.workers));
@@ -184,6 +185,7 @@ impl Endpoint {
                 vlan: args.vlan.map(|v| v.0),
                 pkeys: vec![args.pkey],
                 ib_mtu: config.ib_mtu,
+                entropy: args.entropy_range.0,
             },
             capture,
             neighbours: args.neighbour.clone(),
@@ -308,6 +310,16 @@ pub fn look(args: &EndpointArgs, role: Role, verbosity: u8) -> Result<(Eal, Stri
 /// Starts DPDK with the devices of `plan`, for a command that is no endpoint. Once per process.
 ///
 /// # Errors
+/// One neighbour with two MAC addresses: which is meant?
+fn check_neighbours(given: &[NeighbourArg]) -> Result<(), Error> {
+    for (at, one) in given.iter().enumerate() {
+        if given.iter().take(at).any(|other| other.ip == one.ip) {
+            return Err(Error::usage(format_args!("--neighbour is given twice for {}", one.ip)));
+        }
+    }
+    Ok(())
+}
+
 /// Cores that there are not, and whatever DPDK or the driver does not allow, with what to do about it.
 pub fn start_for(
     plan: &Plan,
@@ -518,6 +530,16 @@ mod tests {
         assert!(check_cores(&allowed).is_ok() && check_cores(&[]).is_ok());
         let error = check_cores(&[allowed[0], 100_000]).unwrap_err().to_string();
         assert!(error.contains("100000") && error.contains(&format!("{allowed:?}")), "{error}");
+    }
+
+    #[test]
+    fn a_neighbour_has_one_mac_address() {
+        let line = |n: &str| check_neighbours(&args(n).neighbour);
+        let one = "--neighbour 192.0.2.7=02:00:00:00:00:07";
+        assert!(line("").is_ok() && line(one).is_ok());
+        assert!(line(&format!("{one} --neighbour fd77::7=02:00:00:00:00:07")).is_ok());
+        let error = line(&format!("{one} --neighbour 192.0.2.7=02:00:00:00:00:08")).unwrap_err().to_string();
+        assert!(error.contains("twice for 192.0.2.7"), "{error}");
     }
 
     #[test]

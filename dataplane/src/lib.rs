@@ -20,6 +20,7 @@ pub mod clock;
 mod completions;
 pub mod counters;
 pub mod cq;
+pub mod entropy;
 pub mod feed;
 pub mod group;
 pub mod idle;

@@ -297,17 +297,6 @@ impl<B> Qp<B> {
     }
 }
 
-/// First UDP source port of the dynamic range that RoCEv2 senders draw from (IBTA annex A17 leaves the choice to the
-/// sender; 0xC000–0xFFFF is what Linux uses).
-pub const SRC_PORT_BASE: u16 = 0xC000;
-
-/// The UDP source port that stands for a queue pair: one flow per queue pair, spread over the dynamic range by the
-/// golden-ratio hash (Knuth, TAOCP volume 3, 6.4), so that neighbouring numbers land far apart.
-pub fn src_port_for(qpn: Qpn) -> u16 {
-    const GOLDEN: u32 = 0x9E37_79B9;
-    SRC_PORT_BASE | (qpn.get().wrapping_mul(GOLDEN) >> 18) as u16
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -325,16 +314,5 @@ mod tests {
         assert!(!Reset.may_become(ReadyToSend));
         assert!(!Error.may_become(ReadyToSend));
         assert!(Error.may_become(Reset));
-    }
-
-    #[test]
-    fn source_ports_stay_in_the_dynamic_range_and_differ_for_neighbours() {
-        let ports: Vec<u16> = (0x10000..0x10100).map(|q| src_port_for(Qpn::new(q).unwrap())).collect();
-        assert!(ports.iter().all(|&p| p >= SRC_PORT_BASE));
-        let mut distinct = ports.clone();
-        distinct.sort_unstable();
-        distinct.dedup();
-        assert_eq!(distinct.len(), ports.len());
-        assert!(src_port_for(Qpn::new(0xFF_FFFE).unwrap()) >= SRC_PORT_BASE);
     }
 }

@@ -1,5 +1,6 @@
 //! Ports, and what belongs to them, as people write them.
 
+use crate::entropy::EntropyRange;
 use crate::route::{Gateway, PortAddr};
 use roce_proto::types::PKey;
 use roce_proto::wire::ethernet::{EtherType, MacAddr, VlanTag};
@@ -159,6 +160,17 @@ pub fn neighbour(text: &str) -> Result<(IpAddr, MacAddr), String> {
 /// What it should look like.
 pub fn pkey(text: &str) -> Result<PKey, String> {
     word(text).map(PKey).ok_or_else(|| format!("`{text}` is no P_Key: write 0xffff"))
+}
+
+/// A range of UDP source ports: `49152-65535`, `0xc000-0xc00f`.
+///
+/// # Errors
+/// What it should look like, or why those ports cannot be.
+pub fn entropy(text: &str) -> Result<EntropyRange, String> {
+    let expected = || format!("`{text}` is no range of UDP source ports: write 49152-65535");
+    let (first, last) = text.split_once('-').ok_or_else(expected)?;
+    let port = |text| word(text).ok_or_else(expected);
+    EntropyRange::new(port(first)?, port(last)?).map_err(|e| e.to_string())
 }
 
 /// A number of 16 bits, decimal or hex with 0x.

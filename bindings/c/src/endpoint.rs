@@ -6,6 +6,7 @@ use dataplane::ah::{AhConfig, AhKey, AhState};
 use dataplane::buffer::Buffer;
 use dataplane::clock::Clock;
 use dataplane::cq::{WcOpcode, WcStatus};
+use dataplane::entropy::EntropyRange;
 use dataplane::io::dpdk::DpdkPort;
 use dataplane::open::{self, Environment};
 use dataplane::qp::{CqKey, PostError, QpConfig, QpKey, RecvWr, SendWr};
@@ -128,8 +129,14 @@ impl Endpoint {
         let cannot = |e: open::StartError| Failure::new(error::Open, e);
         let environment = open::environment(std::slice::from_ref(&spec), &[]).map_err(cannot)?;
         let port = open::open(&environment, &spec, settings.mtu, settings.wait).map_err(cannot)?;
-        let config =
-            PortConfig { addrs, gateways: Vec::new(), vlan: None, pkeys: vec![PKey::DEFAULT], ib_mtu: None };
+        let config = PortConfig {
+            addrs,
+            gateways: Vec::new(),
+            vlan: None,
+            pkeys: vec![PKey::DEFAULT],
+            ib_mtu: None,
+            entropy: EntropyRange::DEFAULT,
+        };
         let seed = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |since| since.as_nanos() as u64);

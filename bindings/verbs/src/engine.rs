@@ -8,6 +8,7 @@ use crate::qp::Qp;
 use dataplane::capture::Capture;
 use dataplane::clock::{Clock, RoundClock};
 use dataplane::cq::Completion;
+use dataplane::entropy::EntropyRange;
 use dataplane::io::dpdk::DpdkPort;
 use dataplane::io::{PortIo, PortState, PortWatch};
 use dataplane::open::{self, Environment, Role, ThreadGuard};
@@ -105,6 +106,7 @@ impl Engine {
             vlan: config.vlan,
             pkeys: config.pkeys.clone(),
             ib_mtu: config.ib_mtu,
+            entropy: EntropyRange::DEFAULT,
         };
         let seed = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)

@@ -200,6 +200,11 @@ pub fn run(
             "the reliable service runs inline: leave --worker out, or use --service ud",
         ));
     }
+    args.endpoint
+        .entropy_range
+        .0
+        .check(args.service.paths)
+        .map_err(|e| Error::usage(e).hint("lower --paths, or give --entropy-range as many ports"))?;
     let endpoint = Endpoint::open(&args.endpoint, config, stop)?;
     if let Some(core) = endpoint.core(0) {
         dataplane::idle::pin_current_thread(core).map_err(Error::usage)?;

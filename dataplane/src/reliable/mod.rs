@@ -12,8 +12,9 @@ mod tests;
 use crate::ah::{AhConfig, AhError, AhKey};
 use crate::buffer::Buffer;
 use crate::cq::{Family, WcStatus};
+use crate::entropy::{EntropyError, EntropyRange};
 use crate::io::PortIo;
-use crate::qp::{CqKey, GRH_LEN, QpConfig, QpError, QpKey, RecvWr, SendWr, src_port_for};
+use crate::qp::{CqKey, GRH_LEN, QpConfig, QpError, QpKey, RecvWr, SendWr};
 use crate::worker::{Progress, Worker};
 use roce_proto::time::Instant;
 pub use roce_proto::transport::Counters;
@@ -95,6 +96,9 @@ pub enum ReliableError {
     /// The queue pair.
     #[error(transparent)]
     Qp(#[from] QpError),
+    /// Fewer UDP source ports than paths.
+    #[error(transparent)]
+    Entropy(#[from] EntropyError),
 }
 
 /// Why a session was not begun.
@@ -133,6 +137,8 @@ pub struct Reliable<B: Buffer> {
     pool: Vec<u8>,
     block: usize,
     paths: usize,
+    /// Their source ports.
+    entropy: EntropyRange,
     /// Address handles by session and path.
     handles: Vec<Option<AhKey>>,
     /// Address handles for answers outside sessions, the oldest first.
@@ -158,6 +164,8 @@ impl<B: Buffer> Reliable<B> {
         engine_config.segment = engine_config.segment.min(segment_size(mtu) as u32);
         engine_config.control = engine_config.control.min(mtu as u32);
         let engine = Engine::new(&engine_config)?;
+        let entropy = worker.entropy(config.port);
+        entropy.check(engine_config.paths)?;
         let cq = worker.create_cq((config.rx_depth + config.tx_depth) as usize);
         let qp = worker.create_qp(&QpConfig {
             port: config.port,
@@ -195,6 +203,7 @@ impl<B: Buffer> Reliable<B> {
             pool: vec![0; limits.blocks as usize * block],
             block,
             paths,
+            entropy,
             handles: vec![None; limits.sessions as usize * paths],
             strangers: Vec::with_capacity(STRANGERS),
             stalled: None,
@@ -243,7 +252,7 @@ impl<B: Buffer> Reliable<B> {
         if let Some(key) = self.engine.session_with(peer) {
             return Err(ConnectError::Exists(key).into());
         }
-        let handle = worker.create_ah(&self.way(peer.ip, 0), now)?;
+        let handle = worker.create_ah(&self.way(peer, 0), now)?;
         self.engine.begin(now, Duration::ZERO);
         match self.engine.connect(peer) {
             Ok(key) => {
@@ -483,7 +492,7 @@ impl<B: Buffer> Reliable<B> {
                     return Some((handle, peer.qpn, peer.via));
                 }
                 // A way that there is not, or no more address handles: the packet is lost.
-                let handle = worker.create_ah(&self.way(peer.ip, next.path), now).ok()?;
+                let handle = worker.create_ah(&self.way(peer, next.path), now).ok()?;
                 *self.handles.get_mut(at)? = Some(handle);
                 Some((handle, peer.qpn, peer.via))
             }
@@ -495,18 +504,18 @@ impl<B: Buffer> Reliable<B> {
                     let (_, oldest) = self.strangers.remove(0);
                     worker.destroy_ah(oldest);
                 }
-                let handle = worker.create_ah(&self.way(to.ip, 0), now).ok()?;
+                let handle = worker.create_ah(&self.way(to, 0), now).ok()?;
                 self.strangers.push((to.ip, handle));
                 Some((handle, to.qpn, to.via))
             }
         }
     }
 
-    /// The way to a peer on a path: path 0 has the source port of the queue pair, the others have ones far from it.
-    fn way(&self, dst: IpAddr, path: u8) -> AhConfig {
-        let other = Qpn::new(self.qpn.get() ^ u32::from(path) << 16).unwrap_or(self.qpn);
-        let src_port = (path > 0).then(|| src_port_for(other));
-        AhConfig { port: self.port, traffic_class: ECT, src_port, ..AhConfig::new(dst) }
+    /// The way to a peer on a path: path 0 has the source port of the queue pair that reaches the peer, the others have others.
+    fn way(&self, peer: Address, path: u8) -> AhConfig {
+        let via = Qpn::new(self.qpn.get() + u32::from(peer.via)).unwrap_or(self.qpn);
+        let src_port = (path > 0).then(|| self.entropy.port(via, path));
+        AhConfig { port: self.port, traffic_class: ECT, src_port, ..AhConfig::new(peer.ip) }
     }
 }
 

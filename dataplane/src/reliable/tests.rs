@@ -289,3 +289,25 @@ fn an_endpoint_is_widened_by_numbers_that_are_free() {
     net.b.1[1].widen(&mut net.b.0, 1).unwrap();
     assert_eq!(net.b.1[1].qps.len(), 3);
 }
+
+/// Whichever of our queue pairs reaches a peer: its paths have different source ports, and path 0 the queue pair's own.
+#[test]
+fn paths_of_a_session_have_source_ports_of_the_range_and_differ() {
+    let range = EntropyRange::new(7_000, 7_015).unwrap();
+    let (io, _other) = MemoryPort::pair(&MemoryConfig::default());
+    let port = PortConfig { entropy: range, ..PortConfig::new(v4(1)) };
+    let mut worker = W::new(&WorkerConfig::default(), vec![(io, port)]).unwrap();
+    let mut r = R::new(&mut worker, &config(16), |len| vec![0; len]).unwrap();
+    r.widen(&mut worker, 40).unwrap();
+    for via in 0..40 {
+        let peer = Address { via, ..Address::new(v4(2), Qpn::new(9).unwrap()) };
+        assert_eq!(r.way(peer, 0).src_port, None);
+        let own = Qpn::new(r.qpn().get() + u32::from(via)).unwrap();
+        let mut ports = vec![range.port(own, 0)];
+        ports.extend((1..16).map(|path| r.way(peer, path).src_port.unwrap()));
+        ports.sort_unstable();
+        assert_eq!(ports, (7_000..7_016).collect::<Vec<u16>>(), "by queue pair {via}");
+    }
+    let narrow = R::new(&mut worker, &config(17), |len| vec![0; len]).err().unwrap();
+    assert_eq!(narrow, ReliableError::Entropy(EntropyError::Narrow { paths: 17, ports: 16, range }));
+}

@@ -3,10 +3,9 @@
 use super::WorkerConfig;
 use crate::ah::{Ah, AhKey};
 use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
+use crate::entropy::EntropyRange;
 use crate::group::QpnRange;
-use crate::qp::{
-    CqKey, PostError, Qp, QpChange, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr, src_port_for,
-};
+use crate::qp::{CqKey, PostError, Qp, QpChange, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr};
 use crate::ring::Ring;
 use roce_proto::types::{PKey, Psn, Qpn};
 use roce_proto::wire::ethernet::MacAddr;
@@ -79,7 +78,12 @@ impl<B> Core<B> {
         self.last = None;
     }
 
-    pub fn create_qp(&mut self, config: &QpConfig, pkeys: &[PKey]) -> Result<QpKey, QpError> {
+    pub fn create_qp(
+        &mut self,
+        config: &QpConfig,
+        pkeys: &[PKey],
+        entropy: EntropyRange,
+    ) -> Result<QpKey, QpError> {
         if !self.cqs.contains_key(config.send_cq) || !self.cqs.contains_key(config.recv_cq) {
             return Err(QpError::NoCq);
         }
@@ -108,7 +112,7 @@ impl<B> Core<B> {
             qkey: config.qkey,
             pkey,
             psn,
-            src_port: src_port_for(qpn),
+            src_port: entropy.port(qpn, 0),
             send_cq: config.send_cq,
             recv_cq: config.recv_cq,
             send_depth: config.send_depth,

@@ -27,6 +27,7 @@ use crate::buffer::Buffer;
 use crate::capture::Capture;
 use crate::counters::Counters;
 use crate::cq::{Completion, Cq};
+use crate::entropy::EntropyRange;
 use crate::feed::Feed;
 use crate::group::MemberCounters;
 use crate::group::{Asked, QpnRange};
@@ -334,6 +335,11 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         self.ports.get(index).map_or(0, |p| p.local.ib_mtu)
     }
 
+    /// The UDP source ports of a port's queue pairs and their paths.
+    pub fn entropy(&self, index: usize) -> EntropyRange {
+        self.ports.get(index).map_or(EntropyRange::DEFAULT, |p| p.local.entropy)
+    }
+
     /// The local addresses of port `index`.
     pub fn addrs(&self, index: usize) -> &[IpAddr] {
         self.ports.get(index).map_or(&[], |p| &p.local.addrs)
@@ -360,6 +366,9 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         let port = self.ports.get_mut(index).ok_or(AhError::NoPort(index))?;
         if mac.is_zero() || mac.is_multicast() {
             return Err(AhError::BadMac(mac));
+        }
+        if route::no_host(ip).is_some() || port.local.is_local(ip) {
+            return Err(AhError::NotAPeer(ip));
         }
         let table = &mut port.local.neighbours;
         table.set_static(ip, mac).map_err(|TableFull| AhError::TooManyNeighbours(table.len()))?;
@@ -423,7 +432,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     /// A queue pair in the reset state.
     pub fn create_qp_in_reset(&mut self, config: &QpConfig) -> Result<QpKey, QpError> {
         let port = self.ports.get(config.port).ok_or(QpError::NoPort(config.port))?;
-        self.core.create_qp(config, &port.local.pkeys)
+        self.core.create_qp(config, &port.local.pkeys, port.local.entropy)
     }
 
     /// A queue pair that is ready to send and receive.
@@ -516,7 +525,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             dscp: config.traffic_class >> 2,
             ecn: config.traffic_class & 3,
             hop_limit: config.hop_limit,
-            src_port: config.src_port.unwrap_or(crate::qp::SRC_PORT_BASE),
+            src_port: config.src_port.unwrap_or_default(),
         };
         tracing::info!(
             "port {}: {dst} is reached from {src}{}",

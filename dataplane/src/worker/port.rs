@@ -8,6 +8,7 @@ use crate::ah::AhError;
 use crate::announce::{Announcer, Say};
 use crate::capture::Capture;
 use crate::counters::Counters;
+use crate::entropy::EntropyRange;
 use crate::feed::Feed;
 use crate::group::Asked;
 use crate::io::{BURST, BURST_ROOM, PacketBuf, PacketBurst, PortIo, PortState, PortWatch, burst_of};
@@ -42,6 +43,8 @@ pub struct PortConfig {
     pub pkeys: Vec<PKey>,
     /// The largest raw UD message; `None` takes the largest IB MTU that the port's MTU carries.
     pub ib_mtu: Option<Mtu>,
+    /// The UDP source ports of its queue pairs and their paths.
+    pub entropy: EntropyRange,
 }
 
 impl PortConfig {
@@ -53,6 +56,7 @@ impl PortConfig {
             vlan: None,
             pkeys: vec![PKey::DEFAULT],
             ib_mtu: None,
+            entropy: EntropyRange::DEFAULT,
         }
     }
 }
@@ -67,6 +71,7 @@ pub(crate) struct Local {
     pub pkeys: Vec<PKey>,
     /// Bytes.
     pub ib_mtu: usize,
+    pub entropy: EntropyRange,
     pub neighbours: NeighbourTable,
     /// Whom the workers that share the port have asked for.
     pub asked: Option<Arc<Asked>>,
@@ -289,6 +294,7 @@ impl<I: PortIo, B> Port<I, B> {
             vlan: config.vlan,
             pkeys: config.pkeys,
             ib_mtu: ib_mtu.bytes(),
+            entropy: config.entropy,
             asked: None,
             neighbours: NeighbourTable::new(worker.max_neighbours, worker.seed),
             announcer: Announcer::new(io.state() == PortState::Up),

@@ -10,7 +10,7 @@ pub mod server;
 mod table;
 
 use super::measure::{Job, MeasureArgs, Progress, WorkerKind, ib_mtu, open_config, seed, with_bench};
-use crate::args::{CoresArg, EalArg, EndpointArgs, Idle, NeighbourFrom, OutputArgs, PortSpec};
+use crate::args::{CoresArg, EalArg, EndpointArgs, EntropyArg, Idle, NeighbourFrom, OutputArgs, PortSpec};
 use crate::endpoint::{CLIENT_IP, SERVER_IP};
 use crate::error::{Error, Exit};
 use crate::reliable::{self, Audience, ScaleArgs, Service, ServiceArgs, Wish};
@@ -145,6 +145,7 @@ impl DemoArgs {
             service: ServiceArgs { service: self.service, ..ServiceArgs::default() },
             wait: START_LIMIT,
             endpoint: EndpointArgs {
+                entropy_range: EntropyArg::default(),
                 port: Some(port),
                 ip: vec![crate::args::IpArg { addr: CLIENT_IP, prefix: None }],
                 gateway: Vec::new(),

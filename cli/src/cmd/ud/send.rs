@@ -103,7 +103,7 @@ pub struct SendArgs {
     #[arg(long, value_name = "LABEL", default_value = "0", value_parser = units::flow_label)]
     pub flow_label: u32,
 
-    /// UDP source port; from the queue pair's number if not given
+    /// UDP source port, any at all; one of --entropy-range, by the queue pair's number, if not given
     #[arg(long, value_name = "PORT", value_parser = units::word)]
     pub src_port: Option<u16>,
 
