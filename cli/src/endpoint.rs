@@ -89,14 +89,15 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Completes the capture. The worker, its port and their buffers must be gone. DPDK itself is left to the end of the
-    /// process, which takes everything back: its own cleanup unmaps memory that its interrupt thread may still use.
+    /// Completes the capture and closes the ports, so that nothing of theirs is left behind. The worker, its port and their buffers must be
+    /// gone. DPDK itself is left to the end of the process: see [`Eal::shutdown`].
     pub fn close(self) {
         drop(self.kernel);
         drop(self.observation);
         if let Some(file) = self.capture {
             file.complete();
         }
+        drop(self.eal);
     }
 }
 

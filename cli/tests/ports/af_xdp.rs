@@ -1,6 +1,7 @@
 //! `net_af_xdp`, where the kernel has it.
 
-use crate::run::{Side, bw, messages_arrive};
+use crate::run::{LIMIT, Side, bw, messages_arrive};
+use rustix::process::Signal;
 use testbed_net::{Namespace, Process, Veth, allowed, veth};
 
 /// Whether the kernel makes sockets of that family at all (`AF_XDP` is 44): not every one is built with it.
@@ -27,4 +28,15 @@ fn over_a_veth_pair_in_both_directions() {
     messages_arrive(&here, &there, 1021, 20);
     let result = bw(&there, &here, "-n 1k -s 64 --rate 1kpps");
     assert_eq!(result["client_to_server"]["received"], 1000, "{result:#}");
+    // Whether a signal ends it or its work is done, the interface is as it was. The driver puts a program there that outlives it.
+    let program = || a.ip("link show e0").contains("prog/xdp");
+    let recv = here.receiver("-t 50");
+    assert!(program(), "it has one while it runs");
+    recv.signal(Signal::TERM);
+    assert_eq!(recv.end(LIMIT).code(), Some(130));
+    assert!(!program(), "after a signal");
+    here.run("ud recv -t 0.1").ok();
+    assert!(!program(), "after an end in time");
+    here.run_bare("doctor --port net_af_xdp0,iface=e0 --ip 10.9.0.1");
+    assert!(!program(), "after a look");
 }

@@ -119,6 +119,23 @@ fn a_receiver_takes_one_sender_after_the_other() {
     }
 }
 
+/// A server takes its socket away when it ends, a client leaves it to the server, and whoever is killed leaves it there.
+#[test]
+fn a_server_takes_its_socket_with_it() {
+    let socket = Socket::new();
+    let recv = socket.receiver("server");
+    assert!(socket.path().exists());
+    let send = socket.start("client", "ud send 10.0.0.1 --ip 10.0.0.2 --qpn 0x20000 -n 3 --wait 30");
+    send.end(LIMIT).ok();
+    assert!(socket.path().exists(), "the server is still there");
+    assert_eq!(received(recv), 3);
+    assert!(!socket.path().exists(), "after a signal");
+    socket.start("server", "ud recv -t 0.1 --ip 10.0.0.1").end(LIMIT).ok();
+    assert!(!socket.path().exists(), "after an end in time");
+    socket.receiver("server").kill();
+    assert!(socket.path().exists(), "a process that is killed can do nothing");
+}
+
 #[test]
 fn a_socket_left_behind_by_a_dead_server_is_in_nobodys_way() {
     let socket = Socket::new();

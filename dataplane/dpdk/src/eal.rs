@@ -18,7 +18,8 @@ use crate::{af_packet, control, hint, log, tap};
 /// Whether `rte_eal_init` was ever called. It cannot be called again, not even after it failed or was cleaned up.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// A handle on DPDK's environment. Cheap to clone; every pool, port, queue and registered thread holds one.
+/// A handle on DPDK's environment. Cheap to clone; every pool, port, queue and registered thread holds one. The last one closes all
+/// ports.
 #[derive(Clone)]
 pub struct Eal(pub(crate) Arc<Inner>);
 
@@ -29,6 +30,31 @@ pub(crate) struct Inner {
     main: ThreadId,
     ports: Mutex<Ports>,
     pools: Mutex<Pools>,
+    /// Whether the ports have been closed for good.
+    closed: bool,
+}
+
+impl Inner {
+    /// Closes every port. What a driver keeps beside the process goes with that: the socket of a memif server, the XDP program of an
+    /// interface.
+    fn close_ports(&mut self) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        for id in info::ids().collect::<Vec<_>>() {
+            // SAFETY: no handle is left, so nothing uses the port; each was stopped by its last owner.
+            let ret = on_its_thread(id, move || unsafe { dpdk_sys::rte_eth_dev_close(id.0) });
+            if ret != 0 {
+                tracing::warn!(port = %id, error = -ret, "the port did not close");
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close_ports();
+    }
 }
 
 /// Which ports are started. The lock also keeps attaching and detaching apart.
@@ -89,6 +115,7 @@ impl Eal {
             main: thread::current().id(),
             ports: Mutex::default(),
             pools: Mutex::default(),
+            closed: false,
         }));
         for device in &config.vdevs {
             eal.attach(device)?;
@@ -252,8 +279,9 @@ impl Eal {
         Ok(ThreadGuard { eal: self.clone(), registered: !had_one, here: PhantomData })
     }
 
-    /// Closes every port and gives DPDK's memory back. For a process that goes on without DPDK, or wants to leave nothing
-    /// behind; ending the process does as well. DPDK cannot be started again afterwards.
+    /// Closes every port and gives DPDK's memory back. For a process that goes on without DPDK. Before the end of a process it is
+    /// enough to drop the last handle, which closes the ports: all else that DPDK has goes with the process, and its threads may
+    /// still be using it until then. DPDK cannot be started again afterwards.
     ///
     /// # Errors
     /// [`EalError::WrongThread`], [`EalError::InUse`], or [`EalError::MbufsOut`] if packets are still held. Then DPDK stays
@@ -262,19 +290,12 @@ impl Eal {
         if !self.is_main() {
             return Err(EalError::WrongThread);
         }
-        let inner =
+        let mut inner =
             Arc::try_unwrap(self.0).map_err(|shared| EalError::InUse(Arc::strong_count(&shared) - 1))?;
-        for id in info::ids().collect::<Vec<_>>() {
-            // SAFETY: no handle is left, so nothing uses the port; each was stopped by its last owner.
-            let ret = on_its_thread(id, move || unsafe { dpdk_sys::rte_eth_dev_close(id.0) });
-            if ret != 0 {
-                tracing::warn!(port = %id, error = -ret, "the port did not close");
-            }
-        }
+        inner.close_ports();
         // No pool handle and no registered thread is left, and this is the main thread: nobody can be in the middle of
         // a free, so the count is exact.
-        let pools = inner.pools.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let out = pools.outstanding();
+        let out = inner.pools.get_mut().unwrap_or_else(PoisonError::into_inner).outstanding();
         if out != 0 {
             return Err(EalError::MbufsOut(out));
         }
