@@ -488,6 +488,42 @@ mod tests {
         assert_eq!(way(&table("2001:db8::4/64", ""), "fe80::5"), via("fe80::5", "2001:db8::4"));
     }
 
+    /// The longest prefix decides wherever it stands, and what was given first only between equals.
+    #[test]
+    fn the_order_in_which_they_are_given_decides_between_equals_only() {
+        for [first, second] in [["10.0.0.4/8", "10.0.1.4/24"], ["10.0.1.4/24", "10.0.0.4/8"]] {
+            let t = table(&format!("{first} {second}"), "10.0.1.0/25=10.0.0.7 10.0.0.0/16=10.0.0.9");
+            assert_eq!(
+                way(&t, "10.0.1.200"),
+                via("10.0.1.200", "10.0.1.4"),
+                "the link by /24 before a route by /16"
+            );
+            assert_eq!(
+                way(&t, "10.0.7.1"),
+                via("10.0.0.9", "10.0.0.4"),
+                "a route by /16 before the link by /8"
+            );
+        }
+        for [first, second] in [["10.1.0.4/24", "10.1.0.5/24"], ["10.1.0.5/24", "10.1.0.4/24"]] {
+            let t = table(&format!("{first} {second}"), "");
+            assert_eq!(
+                way(&t, "10.1.0.9").map(|w| Some(w.1)),
+                Ok(first.split('/').next().map(str::to_owned))
+            );
+        }
+        let (wide, narrow) = ("10.7.0.0/16=10.1.0.253", "10.7.7.0/24=10.1.0.252");
+        for gateways in [format!("{wide} {narrow}"), format!("{narrow} {wide}")] {
+            let t = table("10.1.0.5/24", &gateways);
+            assert_eq!(way(&t, "10.7.7.1"), via("10.1.0.252", "10.1.0.5"), "{gateways}");
+        }
+        let t = table("10.1.0.5/24", "10.1.0.0/24=10.1.0.254");
+        assert_eq!(way(&t, "10.1.0.9"), via("10.1.0.9", "10.1.0.5"), "no router between neighbours");
+        // Link-local addresses are on one link whatever length they were given.
+        for addrs in ["fd00::1 fe80::1/64", "fe80::1/64 fd00::1"] {
+            assert_eq!(way(&table(addrs, ""), "fe80:0:0:5::9"), via("fe80:0:0:5::9", "fe80::1"), "{addrs}");
+        }
+    }
+
     #[test]
     fn what_cannot_be_is_refused() {
         let refused = |addrs: &str, gateways: &str| try_table(addrs, gateways).unwrap_err();

@@ -4,6 +4,7 @@ use super::*;
 use crate::ah::{AhConfig, AhKey, AhState};
 use crate::counters::Counters;
 use crate::io::memory::{MemoryConfig, MemoryPort};
+use crate::io::{PacketBurst, PortIo};
 use crate::qp::{CqKey, QpConfig, QpKey, RecvWr, SendWr};
 use proptest::prelude::*;
 use roce_proto::time::Instant;
@@ -91,20 +92,25 @@ impl Side {
 struct Net {
     sides: [Side; 2],
     now: u64,
+    /// Packets moved for others in [`Net::rounds`], by side and worker.
+    relayed: [Vec<usize>; 2],
 }
 
 impl Net {
     fn new(queues: usize, workers: [usize; 2]) -> Net {
         let config = MemoryConfig { ring: 4096, buffers: 6000, mtu: 256 + 76 };
         let (a, b) = (0..queues).map(|_| MemoryPort::pair(&config)).unzip();
-        Net { sides: [Side::new(a, workers[0], 1), Side::new(b, workers[1], 2)], now: 0 }
+        let sides = [Side::new(a, workers[0], 1), Side::new(b, workers[1], 2)];
+        Net { sides, now: 0, relayed: workers.map(|n| vec![0; n]) }
     }
 
     fn rounds(&mut self, n: usize) {
         for _ in 0..n {
             self.now += 10;
-            for w in self.sides.iter_mut().flat_map(|s| &mut s.workers) {
-                w.poll(at(self.now));
+            for (side, relayed) in self.sides.iter_mut().zip(&mut self.relayed) {
+                for (w, relayed) in side.workers.iter_mut().zip(relayed) {
+                    *relayed += w.poll(at(self.now)).relayed;
+                }
             }
         }
     }
@@ -159,6 +165,127 @@ fn each_message_reaches_its_worker_whichever_queue_brings_it() {
     let sent = sender.group.counters();
     assert_eq!((sent[0].lent, sent[1].lent, sent[3].tx), (5, 0, 0), "{sent:?}");
     assert_eq!(sender.counters(3).tx_packets, 5);
+    // A worker that only moves packets for others has something to do, and does not go to sleep.
+    for (side, relayed) in net.sides.iter().zip(&net.relayed) {
+        let moved: Vec<usize> =
+            side.group.counters().iter().map(|m| (m.steered_out + m.steer_full + m.lent) as usize).collect();
+        assert_eq!(relayed, &moved);
+    }
+}
+
+/// A queue that brings a full burst in every round starves neither what others pass on, nor they it.
+#[test]
+fn what_others_pass_on_takes_turns_with_a_full_queue() {
+    let mut net = Net::new(2, [2, 2]);
+    let ahs = net.ahs();
+    let to = net.sides[1].qpn(0);
+    net.sides[1].post_recvs(2000);
+    for i in 0..2600 {
+        // The second sender's come by the second queue.
+        net.send(i % 2, ahs[i % 2], to, &[0; 8]);
+        if i % 32 == 31 {
+            net.now += 10;
+            net.sides[0].workers.iter_mut().for_each(|w| drop(w.poll(at(net.now))));
+        }
+    }
+    // Enough for ten bursts wait at both.
+    for _ in 0..10 {
+        net.now += 10;
+        net.sides[1].workers[1].poll(at(net.now));
+        net.sides[1].workers[0].poll(at(net.now));
+    }
+    let members = net.sides[1].group.counters();
+    assert!(members[0].steered_in >= 200 && members[0].rx >= 200, "{members:?}");
+}
+
+/// Nobody gets more than he asked for, from wherever it comes.
+#[test]
+fn a_burst_has_what_was_asked_for_at_most() {
+    let (ports, mut ends): (Vec<_>, Vec<_>) =
+        (0..2).map(|_| MemoryPort::pair(&MemoryConfig::default())).unzip();
+    let (group, mut members) = Group::new(ports, 2).unwrap();
+    let mac = roce_proto::wire::ethernet::MacAddr([2, 0, 0, 0, 0, 9]);
+    let own = members[0].info().mac;
+    let link = roce_proto::wire::control::Link {
+        src: mac,
+        dst: own,
+        vlans: roce_proto::wire::ethernet::VlanStack::EMPTY,
+    };
+    let request =
+        roce_proto::wire::arp::Packet::request(own, Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 9));
+    let mut answer = [0; 64];
+    let n = roce_proto::wire::control::arp(&link, &request.reply(mac), &mut answer).unwrap();
+    let mut burst = <Member<MemoryPort> as PortIo>::Burst::default();
+    for _ in 0..5 {
+        assert!(ends[0].inject(&answer[..n]) && ends[1].inject(&[0; 20]));
+    }
+    assert_eq!(members[0].rx_burst(&mut burst, 64), 5);
+    burst.clear();
+    // Five copies and five of its own wait for the other.
+    let mut came = 0;
+    for _ in 0..10 {
+        assert_eq!(members[1].rx_burst(&mut burst, 2), 2 * usize::from(came < 10), "after {came}");
+        came += burst.len();
+        burst.clear();
+    }
+    let counts = group.counters()[1];
+    assert_eq!((counts.rx, counts.news_in, counts.news_lost), (5, 5, 0));
+}
+
+/// Those without a queue are spread over those with one; each worker has numbers and first PSNs of its own.
+#[test]
+fn guests_are_spread_over_the_queues_and_workers_start_apart() {
+    let mut net = Net::new(2, [4, 2]);
+    let ahs = net.ahs();
+    let before: Vec<u64> = net.sides[0].group.counters().iter().map(|m| m.lent).collect();
+    for (guest, ah) in ahs.iter().enumerate().skip(2) {
+        let to = net.sides[1].qpn(0);
+        net.send(guest, *ah, to, &[0; 8]);
+    }
+    net.rounds(4);
+    let lent: Vec<u64> = net.sides[0].group.counters().iter().zip(before).map(|(m, n)| m.lent - n).collect();
+    assert_eq!(lent, [1, 1, 0, 0]);
+    let side = &net.sides[1];
+    assert_eq!([side.qpn(0).get(), side.qpn(1).get()], [0x1_0000, 0x80_0000 + 0x1_0000 - 2]);
+    let psn = |i: usize| side.workers[i].core.qps.get(side.qps[i].0).map(|qp| qp.psn);
+    assert_ne!(psn(0), psn(1));
+    // The link is the business of who has a queue.
+    let (port, _end) = MemoryPort::pair(&MemoryConfig::default());
+    let (_group, mut members) = Group::new(vec![port], 2).unwrap();
+    assert!(!members[1].recover());
+}
+
+/// Who has no queue keeps what the one who has takes no more of.
+#[test]
+fn what_a_lender_does_not_take_waits() {
+    let mut net = Net::new(1, [2, 1]);
+    let ah = net.ahs()[1];
+    let (to, count) = (net.sides[1].qpn(0), 3 * CROSSING);
+    net.sides[1].post_recvs(2000);
+    let wr = SendWr { wr_id: 0, ah, dst_qpn: to, qkey: QKEY, imm: None, solicited: false, signaled: false };
+    let (mut sent, mut refused) = (0, 0);
+    while sent < count {
+        let qp = net.sides[0].qps[1].0;
+        net.now += 1;
+        // The lender comes by rarely.
+        let turns = if refused % 500 == 499 { [true, true] } else { [false, true] };
+        match net.sides[0].workers[1].post_send(qp, &wr, &[1; 8]) {
+            Ok(()) => sent += 1,
+            Err(e) => {
+                assert!(e.is_back_pressure(), "{e}");
+                refused += 1;
+            }
+        }
+        for (w, _) in net.sides[0].workers.iter_mut().zip(turns).filter(|(_, turn)| *turn) {
+            w.poll(at(net.now));
+        }
+        net.sides[1].workers[0].poll(at(net.now));
+        assert!(refused < 5_000_000);
+    }
+    net.rounds(200);
+    assert!(refused > 0, "there was room for all");
+    let got = net.sides[1].counters(0);
+    assert_eq!(got.delivered + got.dropped_total(), count as u64, "none is lost on the way: {got:?}");
 }
 
 #[test]
@@ -249,6 +376,8 @@ fn what_finds_no_room_between_workers_is_counted_and_nothing_else_stops() {
     let news: u64 = members.iter().map(|m| m.news_in).sum();
     assert_eq!(members[0].rx, rx + dropped - news);
     assert_eq!(members[1].steered_in, u64::from(sent) - dropped);
+    let undelivered = net.sides[1].workers[0].io_mut(0).map(|io| io.undelivered());
+    assert_eq!((undelivered, dropped > 0), (Some(dropped), true));
 }
 
 #[test]

@@ -157,6 +157,7 @@ fn a_peer_that_moves_is_followed_and_a_dispute_is_settled_by_asking() {
 fn after_a_new_start_of_the_link_everybody_is_asked_again() {
     let (mut table, _) = resolved();
     table.set_static(ip(9), MAC).unwrap();
+    table.acquire(ip(9), user(2), at(0)).unwrap();
     table.acquire(ip(2), user(1), at(0)).unwrap();
     assert_eq!(run(&mut table, 0, 3_500, false).len(), 3, "nobody answers for the second");
     table.ask_anew(at(5_000));
@@ -164,6 +165,7 @@ fn after_a_new_start_of_the_link_everybody_is_asked_again() {
     asked.sort();
     assert_eq!(asked, [(5_000, Due::Ask(ip(1))), (5_000, Due::Ask(ip(2)))]);
     assert_eq!(table.get(ip(1)).unwrap().mac, Some(MAC), "kept meanwhile");
+    assert_eq!(table.get(ip(9)).unwrap().state, State::Static);
     assert!(table.claim(&answer(ip(1), OTHER), at(5_900)));
     assert_eq!(table.get(ip(1)).unwrap().state, State::Reachable);
 }
@@ -188,6 +190,40 @@ fn a_request_that_was_not_sent_stays_due() {
     assert_eq!(table.next(at(2), |_| false), None);
 }
 
+/// Each handle is asked whether it was used: one that is passed over would be taken for in use at the next look.
+#[test]
+fn all_users_are_asked_whether_they_sent() {
+    let (mut table, believed) = resolved();
+    table.acquire(ip(1), user(1), at(0)).unwrap();
+    let mut asked = Vec::new();
+    let due = table.next(at(believed), |user| {
+        asked.push(user);
+        true
+    });
+    assert_eq!(due, Some(Due::Probe(ip(1), MAC)));
+    asked.sort();
+    assert_eq!(asked, [user(0), user(1)]);
+}
+
+#[test]
+fn tables_believe_answers_for_times_of_their_own() {
+    let times: std::collections::BTreeSet<Duration> =
+        (0..20).map(|seed| NeighbourTable::new(8, seed).reachable_time).collect();
+    assert!(times.len() > 15, "{times:?}");
+    assert!(times.iter().all(|t| (REACHABLE_TIME / 2..REACHABLE_TIME * 3 / 2).contains(t)), "{times:?}");
+}
+
+#[test]
+fn neighbours_that_come_and_go_leave_timers_bounded() {
+    let mut table = table();
+    for n in 0..10_000u32 {
+        let ip = IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + n));
+        table.acquire(ip, user(0), at(0)).unwrap();
+        table.release(ip, user(0));
+    }
+    assert!(table.len() <= 8 && table.timers.len() <= 4 * 9 + 64, "{}", table.timers.len());
+}
+
 #[test]
 fn static_entries_are_neither_asked_for_nor_changed() {
     let mut table = table();
@@ -209,6 +245,11 @@ fn what_is_fed_is_taken_from_there_only() {
     assert!(table.feed(ip(1), Some(MAC), at(1_500)));
     assert!(!table.feed(ip(2), Some(MAC), at(1_500)), "nobody needs it");
     assert_eq!(run(&mut table, 1_500, 100_000, true), []);
+    table.ask_anew(at(90_000));
+    assert_eq!(run(&mut table, 90_000, 92_000, true), [], "whoever feeds it knows of changes");
+    assert!(table.feed(ip(1), Some(MacAddr([1, 0, 0x5e, 0, 0, 1])), at(99_000)), "that is no station's");
+    assert_eq!(table.get(ip(1)).unwrap().mac, None);
+    assert!(table.feed(ip(1), Some(MAC), at(99_500)));
     assert!(table.feed(ip(1), None, at(100_000)));
     assert_eq!(run(&mut table, 100_000, 100_001, true), [(100_000, Due::Ask(ip(1)))]);
     assert_eq!(table.len(), 1);
