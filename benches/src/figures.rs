@@ -5,6 +5,7 @@ use crate::child::{Failure, Stop};
 use crate::contest::{Contestant, Event, Outcome, hold};
 use crate::fec;
 use crate::headers;
+use crate::paths;
 use crate::peers::place::{Driver, Place};
 use crate::peers::spraywire::Worker;
 use crate::peers::{Setup, bare, perftest, spraywire, testpmd};
@@ -38,11 +39,13 @@ pub enum Figure {
     VerbsLat,
     /// The reliable service.
     Reliable(Part),
+    /// Many paths beside one.
+    Paths,
 }
 
 impl Figure {
     /// In the order in which they are measured.
-    pub const ALL: [Figure; 12] = [
+    pub const ALL: [Figure; 13] = [
         Figure::Headers,
         Figure::Fec,
         Figure::Lat,
@@ -54,6 +57,7 @@ impl Figure {
         Figure::Reliable(Part::Peers),
         Figure::Reliable(Part::Loss),
         Figure::Reliable(Part::Long),
+        Figure::Paths,
         Figure::Ports,
     ];
 
@@ -148,6 +152,7 @@ pub fn measure(options: &Options, wanted: &[Figure]) -> Result<ExitCode, Box<dyn
         let whole = match figure {
             Figure::Reliable(part) => Some(reliable::measure(part, &setup, rounds, &stop, &mut done)),
             Figure::Fec => Some(fec::measure(rounds, &stop, &mut done)),
+            Figure::Paths => Some(paths::measure(&setup, rounds, &stop, &mut done)),
             _ => None,
         };
         if let Some(measured) = whole {
@@ -216,6 +221,9 @@ fn possible(wanted: &[Figure], setup: &Setup) -> Result<Vec<Figure>, Box<dyn Err
     for &figure in wanted {
         let obstacle = match figure {
             Figure::Ports => ports(),
+            Figure::Paths if !rustix::process::geteuid().is_root() => {
+                Some("the figures of paths need root, for a testbed".to_owned())
+            }
             Figure::Verbs | Figure::VerbsLat => perftest::obstacle(setup),
             _ => None,
         };
@@ -301,7 +309,9 @@ fn one(
     let rounds = options.runs as usize;
     let mut say = |text: &str| eprintln!("{text}");
     match figure {
-        Figure::Reliable(_) | Figure::Fec => Err(Failure::Said("that is measured as a whole".into())),
+        Figure::Reliable(_) | Figure::Fec | Figure::Paths => {
+            Err(Failure::Said("that is measured as a whole".into()))
+        }
         Figure::Headers => headers::measure(size, rounds, Path::new(&setup.benches), stop, &mut say),
         Figure::Lat => {
             let event = Event {

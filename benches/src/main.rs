@@ -8,6 +8,7 @@ mod contest;
 mod fec;
 mod figures;
 mod headers;
+mod paths;
 mod peers;
 mod reliable;
 mod report;
@@ -56,6 +57,8 @@ enum Command {
     Verbs(Options),
     /// Raw UD throughput against testpmd's over ports that have the kernel at their other end; needs root
     Ports(Options),
+    /// The reliable service over many paths of a testbed beside one; needs root
+    Paths(Options),
     /// The reliable service: beside raw UD, by peers, by losses and by round trips
     Reliable(Options),
     /// The reliable service's goodput and rate beside raw UD's
@@ -102,6 +105,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Box<dyn Error>> {
         Some(Command::Workers(options)) => (options, [Figure::Workers].as_slice()),
         Some(Command::Verbs(options)) => (options, [Figure::VerbsLat, Figure::Verbs].as_slice()),
         Some(Command::Ports(options)) => (options, [Figure::Ports].as_slice()),
+        Some(Command::Paths(options)) => (options, [Figure::Paths].as_slice()),
         Some(Command::Reliable(options)) => (options, Figure::RELIABLE.as_slice()),
         Some(Command::ReliableUd(options)) => (options, [Figure::Reliable(Part::Raw)].as_slice()),
         Some(Command::ReliablePeers(options)) => (options, [Figure::Reliable(Part::Peers)].as_slice()),

@@ -5,6 +5,7 @@ pub mod perftest;
 pub mod place;
 pub mod reliable;
 pub mod spraywire;
+pub mod testbed;
 pub mod testpmd;
 
 use place::Place;

@@ -1,0 +1,107 @@
+//! Pairs of `spraywire bw` at both ends of a `spraywire testbed`: routers and paths of the kernel.
+
+use super::spraywire::{WAITING, number};
+use super::{END, START, Setup};
+use crate::child::{Child, Failure, Stop};
+use crate::contest::Sample;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// A testbed that nobody else uses, taken down when dropped.
+pub struct Bed {
+    spraywire: PathBuf,
+    name: String,
+}
+
+impl Bed {
+    /// One with so many equal paths.
+    pub fn up(setup: &Setup, paths: u32) -> Result<Bed, Failure> {
+        let bed = Bed { spraywire: setup.spraywire.clone(), name: format!("bench{}", std::process::id()) };
+        let said = |e: &dyn std::fmt::Display| Failure::Said(format!("spraywire testbed up: {e}"));
+        let output = bed.testbed("up").arg(format!("--paths={paths}")).output().map_err(|e| said(&e))?;
+        if output.status.success() {
+            return Ok(bed);
+        }
+        Err(said(&String::from_utf8_lossy(&output.stderr).trim()))
+    }
+
+    fn testbed(&self, what: &str) -> Command {
+        let mut command = Command::new(&self.spraywire);
+        command.args(["testbed", what, "--name", &self.name]).stdin(Stdio::null());
+        command
+    }
+
+    /// The command line of the server (0) on the right or the client (1) on the left, and what only it has.
+    fn line(&self, setup: &Setup, side: usize, options: &[String]) -> Vec<String> {
+        let (host, network) = [("right1", 201), ("left1", 101)][side];
+        let words = [
+            format!("netns exec spwtb-{}-{host} {} bw", self.name, self.spraywire.display()),
+            format!("--port net_af_packet0,iface=e0 --ip 10.78.{network}.1/24 --gateway 10.78.{network}.254"),
+            format!("--cores {} --json --wait 20", setup.cores[side]),
+        ];
+        words
+            .iter()
+            .flat_map(|line| line.split(' '))
+            .map(str::to_owned)
+            .chain(options.iter().cloned())
+            .collect()
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        // What it leaves, a later `up` of the name removes.
+        let _ = self.testbed("down").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+}
+
+/// Goodput of messages of `size` bytes over so many paths; payload bits per second as received.
+pub fn goodput(setup: &Setup, bed: &Bed, paths: u32, size: usize, stop: &Stop) -> Result<Sample, Failure> {
+    let time = Duration::from_secs_f64(setup.warmup + setup.seconds);
+    let both = format!("--paths={paths}");
+    let client = [
+        both.clone(),
+        format!("--size={size}"),
+        format!("--duration={}ms", time.as_millis()),
+        "10.78.201.1".to_owned(),
+    ];
+    let start = |name, side, options: &[String]| {
+        Child::start(name, Command::new("ip").args(bed.line(setup, side, options)), stop)
+    };
+    let mut server = start("the spraywire server", 0, &[both])?;
+    server.await_error(WAITING, START)?;
+    let output = start("the spraywire client", 1, &client)?.finish(START + time + END)?;
+    server.finish(END)?;
+    let report: Value = serde_json::from_str(&output)
+        .map_err(|e| Failure::Said(format!("spraywire's JSON cannot be read: {e}")))?;
+    let value = number(&report, "/results/0/client_to_server/goodput_bits_per_second")?;
+    let get = |pointer: &str| report.pointer(pointer).cloned().unwrap_or_default();
+    let detail =
+        json!({"client": get("/results/0/reliable/client"), "server": get("/results/0/reliable/server")});
+    Ok(Sample { value, detail })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::test_setup;
+
+    #[test]
+    fn command_lines() {
+        let setup = test_setup();
+        // Nothing is up: there is nothing to take down either.
+        let bed = Bed { spraywire: "/no/such/spraywire".into(), name: "x".into() };
+        assert_eq!(
+            bed.line(&setup, 1, &["--paths=8".to_owned()]).join(" "),
+            "netns exec spwtb-x-left1 /no/such/spraywire bw --port net_af_packet0,iface=e0 --ip 10.78.101.1/24 --gateway 10.78.101.254 \
+             --cores 3 --json --wait 20 --paths=8"
+        );
+        let Err(Failure::Said(why)) = Bed::up(&Setup { spraywire: "/no/such/spraywire".into(), ..setup }, 8)
+        else {
+            panic!("it is up")
+        };
+        assert!(why.starts_with("spraywire testbed up: "), "{why}");
+    }
+}
