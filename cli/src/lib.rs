@@ -7,7 +7,7 @@
 //! - [`report`]: results on standard output, for people and as JSON; [`logging`] is what goes to standard error;
 //! - [`host`]: what the machine tells of itself, for `ports` and `doctor`;
 //! - [`impair`]: what a bad network does, for `wan` and `sim`;
-//! - `reliable`: tests over the reliable service;
+//! - `reliable`: tests over the reliable service; `steps` collectives over it;
 //! - [`observe`]: a running endpoint as its operators see it;
 //! - [`capture`]: capture files, read with distrust.
 #![forbid(unsafe_code)]
@@ -31,6 +31,8 @@ pub mod reliable;
 pub mod rendezvous;
 pub mod report;
 pub mod signal;
+#[cfg(feature = "dpdk")]
+pub mod steps;
 pub mod traffic;
 pub mod units;
 

@@ -151,6 +151,25 @@ fn messages_spread_over_all_paths_in_both_families() {
     assert!(bed.is_gone());
 }
 
+/// Case 29, with room for what a busy machine does: the figure `paths` of spraywire-benches is the strict one.
+#[test]
+fn many_paths_carry_as_much_as_one_where_nothing_is_congested() {
+    if !allowed("many_paths_carry_as_much_as_one_where_nothing_is_congested") {
+        return;
+    }
+    let bed = Bed::up("--paths 4");
+    let mut best = [0.0f64; 2];
+    for _ in 0..4 {
+        for (best, paths) in best.iter_mut().zip([1, 16]) {
+            let result = bed.bw("10.78.201.1", &format!("-s 256k -D 400ms --paths {paths}"));
+            let goodput = result["client_to_server"]["goodput_bits_per_second"].as_f64().unwrap();
+            *best = best.max(goodput);
+        }
+    }
+    let [one, many] = best;
+    assert!(many > 0.6 * one && one > 0.0, "{many} over 16 paths, {one} over one");
+}
+
 #[test]
 fn losses_come_where_they_were_asked_for() {
     if !allowed("losses_come_where_they_were_asked_for") {

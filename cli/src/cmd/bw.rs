@@ -12,6 +12,7 @@ use crate::report::numbers::{Si, plural};
 use crate::report::table::Align::{Left, Right};
 use crate::report::{Document, Out, Table};
 use crate::signal;
+use crate::steps::{self, StepArgs};
 use crate::traffic::drive::Drive;
 use crate::traffic::session::{Bench, Serve, TestResult, Watch, check_spec};
 use crate::units::{self, Rate};
@@ -31,6 +32,10 @@ Rates are those of receiver completions. Messages are reliable and of any size, 
 is one UD packet, so nothing larger than the IB MTU can be sent; packets that find no posted receive are dropped and counted, as UD
 does. Several workers, queue pairs (-q) and --worker thread are of raw UD.
 
+With --workload, ranks run steps of a collective together: all of them in this process, or each in one of its own, on one machine or many.
+Each step begins when all ranks are ready, and takes as long as the slowest of them; every value that comes is checked. Rank 0 has the
+table. Bandwidths are those of nccl-tests: algo, the buffer of a rank by the time of a step; bus, what each rank's link carries for it.
+
 Examples:
   spraywire bw                                    the server: a net_memif port, address 192.0.2.1
   spraywire bw 192.0.2.1                          the client on the same machine: 2 seconds of messages of 1 MiB
@@ -41,6 +46,11 @@ Examples:
   spraywire bw 192.0.2.1 --service ud -b -q 4 --json  raw UD: both directions, four queue pairs, as JSON
   spraywire bw 192.0.2.1 --service ud --workers 2 --cores 2,3
                                                   two workers over two queues, if the server has the same
+  spraywire bw --workload all-reduce --ranks 8    a ring of eight ranks in this process
+  spraywire bw --workload all-to-all --ranks 8 -a --loss 0.1%
+  mpirun -n 16 spraywire bw --workload all-reduce -s 64M --port 0000:01:00.0 --first-ip 10.0.0.1/24
+  torchrun --no-python --nnodes 4 … spraywire bw --workload all-reduce --port 0000:01:00.0 --first-ip 10.0.0.1/24
+  spraywire bw --workload all-to-all --ranks 3 --rank 2 --master 10.0.0.1 --port net_af_packet0,iface=eth1 --ip 10.0.0.3
   spraywire bw --port net_af_packet0,iface=eth1 --ip 10.0.0.1
   spraywire bw --port 0000:01:00.0 --ip 10.0.0.2 10.0.0.1";
 
@@ -99,6 +109,11 @@ pub struct BwArgs {
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     #[serde(serialize_with = "rate_text")]
     pub rate: Option<Rate>,
+
+    /// Collectives.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub steps: StepArgs,
 
     /// What every measurement has.
     #[command(flatten)]
@@ -181,6 +196,9 @@ fn messages_per_second(rate: Rate, size: u64) -> u64 {
 /// Runs the command.
 pub fn run(args: &BwArgs, verbosity: u8) -> Result<Exit, Error> {
     let stop = signal::install()?;
+    if let Some(workload) = args.steps.workload {
+        return steps::run(args, workload, verbosity, &stop);
+    }
     let json_target = args.common.output.json();
     json_target.check()?;
     if let Some(host) = &args.common.host {

@@ -32,9 +32,10 @@ const SERVER_QPN: u32 = crate::rendezvous::CONTROL_QPN + 1;
 const VERSION: u16 = 2;
 /// Sessions of an endpoint: those of a test, and of clients that come meanwhile.
 const MORE_SESSIONS: u32 = 1_024;
-/// Silence after which a side asks whether the other is there, and after which it is gone.
-const KEEP_ALIVE: Duration = Duration::from_secs(1);
-const SILENCE: Duration = Duration::from_secs(5);
+/// Silence after which a side asks whether the other is there.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// Silence after which a side is gone.
+pub const SILENCE: Duration = Duration::from_secs(5);
 /// Peers of a test at the most.
 pub const MAX_PEERS: u16 = 10_000;
 
@@ -87,6 +88,14 @@ impl Default for ServiceArgs {
 }
 
 impl ServiceArgs {
+    /// The engine's congestion control.
+    pub fn algorithm(&self) -> Algorithm {
+        match self.cc {
+            Cc::Fixed => Algorithm::Fixed(self.window),
+            Cc::DelayEcn => Algorithm::DelayEcn,
+        }
+    }
+
     /// The largest message of a test, and the largest of `--all` or if no size was given.
     pub fn sizes(&self, mtu: usize) -> (usize, usize) {
         match self.service {
@@ -247,9 +256,6 @@ fn engine(args: &MeasureArgs, wish: &Wish<'_>, seed: u64) -> Result<ReliableConf
     config.engine.limits = Limits { sessions, window: 65_536, ..Limits::default() };
     // A side that is gone is told of as soon as over raw UD.
     config.engine.times = Times { keep_alive: KEEP_ALIVE, silence: SILENCE, ..Times::default() };
-    config.engine.congestion = match args.service.cc {
-        Cc::Fixed => Algorithm::Fixed(args.service.window),
-        Cc::DelayEcn => Algorithm::DelayEcn,
-    };
+    config.engine.congestion = args.service.algorithm();
     Ok(config)
 }

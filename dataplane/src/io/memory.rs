@@ -157,6 +157,13 @@ impl MemoryPort {
         MemoryPort { info, pool, rx, tx, stats: PortStats::default() }
     }
 
+    /// The port with another MAC address, for where more than two meet. To be given before a worker has it.
+    #[must_use]
+    pub fn with_mac(mut self, mac: MacAddr) -> MemoryPort {
+        self.info.mac = mac;
+        self
+    }
+
     /// Puts a raw frame on the wire towards the other end, as a test or a packet generator does. False if the ring or
     /// the pool is full or the frame does not fit a buffer.
     pub fn inject(&mut self, frame: &[u8]) -> bool {
