@@ -429,7 +429,7 @@ fn rude_clients_of_the_metrics_hurt_nobody() {
     honest.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
     let mut text = String::new();
     honest.read_to_string(&mut text).unwrap();
-    assert!(text.ends_with("# EOF\n") && start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert!(text.ends_with("# EOF\n") && start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     let (after, threads_after) = resident();
     assert!(after < before + 16 * 1024, "{before} KiB became {after}");
     assert_eq!(threads_after, threads);

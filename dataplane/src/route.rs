@@ -553,6 +553,7 @@ mod tests {
         assert_eq!(twice, RouteError::TwoGateways("0.0.0.0/0".parse().unwrap()));
         let idle = refused("10.0.0.1", "10.0.0.2");
         assert!(matches!(idle, RouteError::EverythingOnLink { .. }), "{idle}");
+        assert!(try_table("10.0.0.1 fd00::1/64", "fd00::2").is_ok(), "everything of the other family is");
         assert!(matches!(refused("10.0.0.1/24", "2001::/16=10.0.0.2"), RouteError::Family { .. }));
         for error in [idle, twice] {
             assert!(error.to_string().len() > 20);

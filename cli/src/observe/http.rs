@@ -363,6 +363,7 @@ mod tests {
             (b"GET /page HTTP/2.0\r\n\r\n", "400"),
             (b"GET /page\r\n\r\n", "400"),
             (b"GET /a b HTTP/1.1\r\n\r\n", "400"),
+            (b"GET /page HTTP/1.1 x\r\n\r\n", "400"),
             (b"GET /\xff HTTP/1.1\r\n\r\n", "400"),
             (b"\0\0\0\0", "400"),
             (b"\r\n\r\n", "400"),
@@ -409,8 +410,16 @@ mod tests {
             let _ = stream.write_all(b"GET /pa");
         }
         let start = Instant::now();
-        assert!(ask(addr, GET).starts_with("HTTP/1.1 200 "));
-        assert!(start.elapsed() < PATIENCE / 2, "others had to be waited for: {:?}", start.elapsed());
+        // Several that come together: those who were there before give way, and not one of these to the next.
+        let mut honest: Vec<TcpStream> = (0..5).map(|_| connect(addr)).collect();
+        std::thread::sleep(Duration::from_millis(100));
+        for stream in &mut honest {
+            stream.write_all(GET).unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            assert!(text.starts_with("HTTP/1.1 200 "), "{text}");
+        }
+        assert!(start.elapsed() < PATIENCE, "others had to be waited for: {:?}", start.elapsed());
         let lives = |stream: &TcpStream| {
             stream.set_nonblocking(true).unwrap();
             stream.peek(&mut [0]).is_err_and(|e| e.kind() == ErrorKind::WouldBlock)
@@ -422,20 +431,20 @@ mod tests {
     #[test]
     fn who_does_not_read_or_write_has_an_end_and_holds_nobody_up() {
         let long: &str = "x".repeat(16 << 20).leak();
-        let patience = Duration::from_millis(600);
+        let patience = Duration::from_secs(1);
         let (_serving, addr, _) = serve(patience, long);
         let mut silent = connect(addr);
         silent.write_all(GET).unwrap();
         let mut dribbles = connect(addr);
-        let start = Instant::now();
+        // For ever, if that one were waited for: its reader does not come.
         assert!(ask(addr, b"HEAD /page HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
-        assert!(start.elapsed() < patience / 2, "{:?}", start.elapsed());
         // A byte now and then does not lengthen the time that a request has.
         let cut = (0..100).find(|_| {
             std::thread::sleep(patience / 10);
             dribbles.write_all(b"G").is_err()
         });
         assert!(cut.is_some_and(|at| at < 40), "{cut:?}");
+        std::thread::sleep(2 * patience);
         let mut text = Vec::new();
         let end = silent.read_to_end(&mut text);
         assert!(end.is_err() || text.len() < long.len(), "the answer waited for its reader");
@@ -464,6 +473,6 @@ mod tests {
         assert!(asked.load(Ordering::Relaxed) <= 4, "{asked:?}");
         let start = Instant::now();
         drop(serving);
-        assert!(start.elapsed() < PATIENCE / 2 && TcpStream::connect(addr).is_err(), "it goes on");
+        assert!(start.elapsed() < PATIENCE && TcpStream::connect(addr).is_err(), "it goes on");
     }
 }

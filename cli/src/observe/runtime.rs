@@ -229,7 +229,14 @@ mod tests {
         let path = folder.path().join("4000000.sock");
         drop(UnixListener::bind(&path).unwrap());
         fs::write(folder.path().join("notes.txt"), "x").unwrap();
-        assert!(endpoints(folder.path()).is_empty());
+        // Somebody's, though not one of ours: whoever cannot be asked is not dead for that.
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+        let other = folder.path().join("4000001.sock");
+        let alive = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        bind(&alive, &SocketAddrUnix::new(&other).unwrap()).unwrap();
+        listen(&alive, 1).unwrap();
+        assert_eq!(endpoints(folder.path()), [(4_000_001, other.clone())]);
+        assert!(ask(&other).is_err() && other.exists());
         assert!(!path.exists());
         assert!(folder.path().join("notes.txt").exists(), "not ours to remove");
     }

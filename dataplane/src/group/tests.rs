@@ -351,7 +351,7 @@ fn what_finds_no_room_between_workers_is_counted_and_nothing_else_stops() {
     let ah = net.ahs()[0];
     net.sides[1].post_recvs(2000);
     let to = [net.sides[1].qpn(0), net.sides[1].qpn(1)];
-    let (mut sent, mut dropped) = (0u32, 0);
+    let (mut sent, mut dropped, mut relayed) = (0u32, 0, 0);
     while dropped == 0 {
         for qpn in to {
             net.send(0, ah, qpn, &[sent as u8; 16]);
@@ -360,10 +360,11 @@ fn what_finds_no_room_between_workers_is_counted_and_nothing_else_stops() {
         net.now += 10;
         net.sides[0].workers[0].poll(at(net.now));
         // The second worker is never polled.
-        net.sides[1].workers[0].poll(at(net.now));
+        relayed += net.sides[1].workers[0].poll(at(net.now)).relayed as u64;
         dropped = net.sides[1].group.counters()[0].steer_full;
         assert!(sent < 100_000);
     }
+    assert_eq!(relayed, net.sides[1].group.counters()[0].steered_out + dropped, "each was work");
     // Single packets fill up batches once half of them wait.
     assert!(sent as usize > CROSSING, "dropped after {sent}");
     assert_eq!(net.sides[1].counters(0).delivered.min(2000), u64::from(sent).min(2000));

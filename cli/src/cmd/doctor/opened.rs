@@ -35,8 +35,7 @@ pub(super) fn check(args: &DoctorArgs, verbosity: u8) -> Vec<Finding> {
 
 /// A port that was not opened.
 pub(super) fn refused(error: &Error) -> Finding {
-    let mend =
-        error.what_to_do().unwrap_or("mend the problems above first, then say -vv for DPDK's own words");
+    let mend = error.what_to_do().unwrap_or("if nothing above explains it: -vv has DPDK's own words");
     Finding::problem("port", error.message().to_owned(), mend.to_owned())
 }
 
