@@ -124,6 +124,8 @@ mod tests {
         assert_eq!(found, expected);
         assert_eq!(interfaces(&machine.host), [expected]);
         assert_eq!(interface(&machine.host, "eth2"), None);
+        machine.file("/sys/class/net/eth1/device/numa_node", "-1\n");
+        assert_eq!(interface(&machine.host, "eth1").unwrap().numa, None, "the kernel knows of none");
         assert_eq!(interface(&machine.host, "../net/eth1"), None);
     }
 

@@ -98,6 +98,8 @@ mod tests {
         let machine = Machine::new();
         machine.nic("eth1", 1500, "0000:03:00.0");
         machine.file("/sys/bus/pci/devices/0000:00:1f.0/class", "0x060100\n");
+        machine.file("/sys/bus/pci/devices/0000:00:1f.0/vendor", "0x8086\n");
+        machine.file("/sys/bus/pci/devices/0000:00:1f.0/device", "0x7a86\n");
         machine.file("/sys/bus/pci/devices/0000:04:00.0/class", "0x020000\n");
         machine.file("/sys/bus/pci/devices/0000:04:00.0/vendor", "0x8086\n");
         machine.file("/sys/bus/pci/devices/0000:04:00.0/device", "0x1592\n");
@@ -113,6 +115,7 @@ mod tests {
         assert_eq!(bound("vfio-pci"), Binding::UserSpace);
         assert_eq!(device(&machine.host, "03:00.0"), Some(found[0].clone()));
         assert_eq!(device(&machine.host, "05:00.0"), None);
+        assert_eq!(device(&machine.host, "../devices/0000:03:00.0"), None, "an address is no path");
     }
 
     #[test]

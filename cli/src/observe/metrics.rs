@@ -225,7 +225,7 @@ impl Families {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::Running;
+    use super::super::tests::{Running, port_of_numbers};
     use super::*;
     use std::io::{Read, Write};
     use std::net::TcpStream;
@@ -259,6 +259,59 @@ mod tests {
         assert_eq!((link("down"), link("up")), (Some(0), Some(0)), "{text}");
         assert!(!text.contains("spraywire_queue_packets_total{"), "it has the port to itself: {text}");
         assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    /// Each number stands where it belongs.
+    #[test]
+    fn each_metric_has_its_own_number() {
+        let mut registry = Registry::default();
+        let mut families = Families::new(&mut registry);
+        let port = port_of_numbers();
+        families.port(&Labels::new(), &port);
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        let dropped: u64 = (0..DropReason::all().count() as u64).sum();
+        let expected = [
+            ("rx_packets_total{fate=\"delivered\"}", 3),
+            ("rx_packets_total{fate=\"neighbour\"}", 5),
+            ("rx_packets_total{fate=\"echo\"}", 6),
+            ("rx_packets_total{fate=\"ignored\"}", 7),
+            ("rx_packets_total{fate=\"dropped\"}", dropped),
+            ("bytes_total{direction=\"rx\"}", 2),
+            ("bytes_total{direction=\"tx\"}", 9),
+            ("bytes_total{direction=\"delivered\"}", 4),
+            ("tx_packets_total{kind=\"ud\"}", 8),
+            ("tx_packets_total{kind=\"control\"}", 10),
+            ("tx_refused_total{reason=\"busy\"}", 11),
+            ("tx_refused_total{reason=\"no_buffer\"}", 12),
+            ("link_changes_total{to=\"down\"}", 13),
+            ("link_changes_total{to=\"up\"}", 14),
+            ("driver_total{counter=\"rx_packets\"}", 31),
+            ("driver_total{counter=\"rx_bytes\"}", 32),
+            ("driver_total{counter=\"rx_missed\"}", 33),
+            ("driver_total{counter=\"rx_errors\"}", 34),
+            ("driver_total{counter=\"rx_no_mbuf\"}", 35),
+            ("driver_total{counter=\"tx_packets\"}", 36),
+            ("driver_total{counter=\"tx_bytes\"}", 37),
+            ("driver_total{counter=\"tx_errors\"}", 38),
+            ("queue_packets_total{way=\"rx\"}", 41),
+            ("queue_packets_total{way=\"tx\"}", 42),
+            ("queue_packets_total{way=\"steered_in\"}", 43),
+            ("queue_packets_total{way=\"steered_out\"}", 44),
+            ("queue_packets_total{way=\"steer_full\"}", 45),
+            ("link_up{}", 1),
+        ];
+        for (line, number) in expected {
+            assert_eq!(value(&text, line), Some(number), "{line}: {text}");
+        }
+        for (reason, n) in DropReason::all().zip(0..) {
+            let line = format!("rx_dropped_packets_total{{reason=\"{}\"}}", reason.name());
+            assert_eq!(value(&text, &line), Some(n), "{line}");
+        }
+        families.port(&Labels::new(), &PortSnapshot { link_up: false, ..port });
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        assert_eq!(value(&text, "link_up{}"), Some(0));
     }
 
     fn get(addr: SocketAddr, request: &str) -> String {

@@ -241,7 +241,11 @@ pub struct Observation {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use dataplane::counters::{Counters, DropReason};
+    use dataplane::group::MemberCounters;
+    use dataplane::io::PortStats;
     use dataplane::io::memory::{MemoryConfig, MemoryPort};
+    use dataplane::observe::PortSnapshot;
     use dataplane::qp::QpConfig;
     use dataplane::worker::{PortConfig, WorkerConfig};
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -300,6 +304,51 @@ pub(crate) mod tests {
         let mut burst = <MemoryPort as PortIo>::Burst::default();
         burst.push(buf).map_err(|_| "full").unwrap();
         assert_eq!(port.tx_burst(&mut burst), 1);
+    }
+
+    /// A port each of whose numbers is another.
+    pub fn port_of_numbers() -> PortSnapshot {
+        let mut counters = Counters::default();
+        counters.rx_packets = 1;
+        counters.rx_bytes = 2;
+        counters.delivered = 3;
+        counters.delivered_bytes = 4;
+        counters.neighbour = 5;
+        counters.echo = 6;
+        counters.ignored = 7;
+        counters.tx_packets = 8;
+        counters.tx_bytes = 9;
+        counters.tx_control = 10;
+        counters.tx_busy = 11;
+        counters.tx_no_buffer = 12;
+        counters.link_lost = 13;
+        counters.link_back = 14;
+        for (reason, n) in DropReason::all().zip(0..) {
+            (0..n).for_each(|_| counters.drop(reason));
+        }
+        PortSnapshot {
+            counters,
+            driver: PortStats {
+                rx_packets: 31,
+                rx_bytes: 32,
+                rx_missed: 33,
+                rx_errors: 34,
+                rx_no_mbuf: 35,
+                tx_packets: 36,
+                tx_bytes: 37,
+                tx_errors: 38,
+            },
+            queue: Some(MemberCounters {
+                queue: Some(1),
+                rx: 41,
+                tx: 42,
+                steered_in: 43,
+                steered_out: 44,
+                steer_full: 45,
+                ..MemberCounters::default()
+            }),
+            link_up: true,
+        }
     }
 
     #[test]

@@ -130,6 +130,53 @@ mod tests {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
 
     #[test]
+    fn each_name_has_its_own_number() {
+        use crate::observe::tests::port_of_numbers;
+        let port_snapshot = port_of_numbers();
+        let snapshot = Snapshot { ports: vec![port_snapshot], ..Snapshot::default() };
+        assert!(port(&snapshot, 1).is_none() && qp(&snapshot, 0).is_none());
+        let told = port(&snapshot, 0).unwrap();
+        let dropped: u64 = (0..DropReason::all().count() as u64).sum();
+        let expected = [
+            ("link_up", 1),
+            ("rx_packets", 1),
+            ("rx_bytes", 2),
+            ("delivered", 3),
+            ("delivered_bytes", 4),
+            ("neighbour", 5),
+            ("echo", 6),
+            ("ignored", 7),
+            ("dropped", dropped),
+            ("tx_packets", 8),
+            ("tx_bytes", 9),
+            ("tx_control", 10),
+            ("tx_busy", 11),
+            ("tx_no_buffer", 12),
+            ("link_lost", 13),
+            ("link_back", 14),
+            ("driver/rx_packets", 31),
+            ("driver/rx_missed", 33),
+            ("driver/rx_errors", 34),
+            ("driver/rx_no_mbuf", 35),
+            ("driver/tx_packets", 36),
+            ("driver/tx_errors", 38),
+            ("queue/rx_packets", 41),
+            ("queue/tx_packets", 42),
+            ("queue/steered_in", 43),
+            ("queue/steered_out", 44),
+            ("queue/steer_full", 45),
+        ];
+        let number = |name: &str| told.iter().find(|(n, _)| n == name).map(|(_, number)| *number);
+        for (name, n) in expected {
+            assert_eq!(number(name), Some(n), "{name}");
+        }
+        for (reason, n) in DropReason::all().zip(0..) {
+            assert_eq!(number(&format!("dropped/{reason}")), Some(n), "{reason}");
+        }
+        assert_eq!(told.len(), expected.len() + DropReason::all().count());
+    }
+
+    #[test]
     fn a_name_that_answers_is_taken_and_one_that_is_dead_is_not() {
         let runtime = tempfile::tempdir().unwrap();
         let path = runtime.path().join("rx").join(SOCKET);
