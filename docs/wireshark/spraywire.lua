@@ -55,6 +55,7 @@ field("tolerance", u8, "data.tolerance", "Tolerance (1/256)", base.DEC)
 -- PROBE
 field("asks", flag, "probe.asks", "Asks for announcements", 8, nil, 0x01)
 field("forgot", flag, "probe.forgot", "Had no room for some", 8, nil, 0x02)
+field("urgent", flag, "probe.urgent", "No answer came", 8, nil, 0x04)
 -- FEEDBACK
 field("cut", flag, "feedback.cut", "Cut", 8, nil, 0x01)
 field("number", u32, "number", "Number", base.DEC)
@@ -188,6 +189,7 @@ end }
 parse[2] = { 24, function(tree, buf)
   tree:add(f.asks, buf(1, 1))
   tree:add(f.forgot, buf(1, 1))
+  tree:add(f.urgent, buf(1, 1))
   row(tree, buf, 12, { f.path_seq, 4 }, { f.seq, 4 }, { f.time, 4 })
   return 24, string.format("path %u, path sequence %u", buf(2, 1):uint(), buf(12, 4):uint())
 end }

@@ -96,7 +96,7 @@ proptest! {
         reason in any::<bool>(),
     ) {
         let time = Ticks(time);
-        let probe = Probe { session, path, path_seq: seqs.0, seq: seqs.1, time, asks: reason, forgot: !reason };
+        let probe = Probe { session, path, path_seq: seqs.0, seq: seqs.1, time, asks: reason, forgot: !reason, urgent: reason };
         prop_assert_eq!(Probe::parse(&probe.to_bytes()), Ok(probe));
         let entries: Vec<AnnounceEntry> = entries
             .into_iter()

@@ -107,7 +107,8 @@ fn plain(value: &str) -> String {
 fn theirs(pcap: &Path) -> Vec<Told> {
     let mut names: Vec<String> = FIELDS.iter().map(|name| format!("csaud.{name}")).collect();
     names.extend(
-        ["reject.reason", "probe.asks", "probe.forgot", "accept.clock"].map(|name| format!("csaud.{name}")),
+        ["reject.reason", "probe.asks", "probe.forgot", "probe.urgent", "accept.clock"]
+            .map(|name| format!("csaud.{name}")),
     );
     let short = |name: &String| name.trim_start_matches("csaud.").to_owned();
     let told = |line: Vec<String>| {
@@ -207,6 +208,7 @@ impl Telling {
                 self.add("time", p.time.0);
                 self.flag("probe.asks", p.asks);
                 self.flag("probe.forgot", p.forgot);
+                self.flag("probe.urgent", p.urgent);
             }
             Kind::Announce => {
                 let a = Announce::parse(payload).unwrap();
@@ -410,9 +412,10 @@ fn made() -> Vec<(Option<u32>, Vec<u8>)> {
     feedback.extend(0xa01f_ffffu32.to_be_bytes());
     feedback.extend(0x0000_0105u32.to_be_bytes());
     control(Kind::Feedback, &feedback);
-    for asks in [false, true] {
+    for flag in 0..3 {
+        let (asks, forgot, urgent) = (flag == 0, flag == 1, flag == 2);
         let (seq, time) = (Seq(u32::MAX), Ticks(u32::MAX));
-        let probe = Probe { session, path: 5, path_seq: Seq(6), seq, time, asks, forgot: !asks };
+        let probe = Probe { session, path: 5, path_seq: Seq(6), seq, time, asks, forgot, urgent };
         control(Kind::Probe, &probe.to_bytes());
     }
     let mut announce = Announce::head_bytes(session, Seq(u32::MAX), 2).to_vec();

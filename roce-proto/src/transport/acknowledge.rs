@@ -5,11 +5,15 @@ use super::congestion::{Acked, Congestion};
 use super::engine::Engine;
 use super::handshake::MOST_GRANT;
 use super::segments::{CHUNK, Segments};
+use crate::time::Instant;
 use crate::wire::shim::{Feedback, FeedbackHead, Kind, ShimError};
 use core::time::Duration;
 
 /// The longest delay of a peer's rounds that is waited for: some quanta of a busy scheduler.
 const MOST_DELAY: Duration = Duration::from_millis(100);
+
+/// Delay beyond the least round trip that is no jitter of rounds, but a queue.
+const QUEUE: Duration = Duration::from_micros(20);
 
 impl Engine {
     /// A feedback of the peer.
@@ -41,7 +45,9 @@ impl Engine {
             tx.expiries = 0;
             self.watch_tail(slot);
         }
-        if self.sessions[slot].paths > 1 {
+        if self.config.mechanisms.time {
+            self.judge_time(slot, feedback.end());
+        } else if self.sessions[slot].paths > 1 {
             self.sweep(slot);
         }
         self.wake(slot);
@@ -114,6 +120,7 @@ impl Engine {
             s.stats.spurious += u64::from(spurious);
             self.counters.spurious += u64::from(spurious);
             self.be_patient(slot);
+            self.widen_reordering(slot);
         }
     }
 
@@ -123,6 +130,8 @@ impl Engine {
         let now = self.now;
         let end = feedback.end();
         let (mut best, mut ce) = (None::<(Duration, Duration)>, 0);
+        let (mut delays, mut longest, mut samples) = (Duration::ZERO, Duration::ZERO, 0);
+        let (mut told, mut marked, mut newest) = (0, 0, Duration::MAX);
         let mut delay = Duration::ZERO;
         for report in feedback.paths() {
             if report.path >= paths {
@@ -133,10 +142,14 @@ impl Engine {
                 // It was never sent.
                 continue;
             }
-            ce += u32::from(report.ce.wrapping_sub(tx.ce));
+            let marks = report.ce.wrapping_sub(tx.ce);
+            marked += u32::from(marks > 0);
+            told += 1;
+            ce += u32::from(marks);
             tx.ce = report.ce;
             delay = delay.max(report.delay.duration());
             let age = report.time.age(now);
+            newest = newest.min(age);
             let sample = age.saturating_sub(report.delay.duration());
             // Where the packet may have waited, the round trip is between the two: enough to see that it is longer, or shorter, than
             // was thought. Without that, the time-outs to a slow poller would not follow a queue that fills.
@@ -151,16 +164,30 @@ impl Engine {
                 tx.rtt.sample(sample);
                 let least = tx.rtt.least().unwrap_or(sample);
                 best = best.filter(|b| b.0 <= sample).or(Some((sample, least)));
+                delays += sample.saturating_sub(least);
+                longest = longest.max(sample.saturating_sub(least));
+                samples += 1;
             }
+            self.path_told(slot, &report, marks);
             self.judge_gap(slot, report.path, report.highest, end);
         }
         if feedback.paths().len() > 0 {
             // The longest of late: it shrinks by a sixteenth with each feedback.
             let tx = &mut self.sessions[slot].tx;
+            if let Some(sent) = self.clock.as_nanos().checked_sub(newest.as_nanos() as u64) {
+                tx.newest = tx.newest.max(Instant::from_nanos(sent));
+            }
             let delay = u32::try_from(delay.min(MOST_DELAY).as_nanos()).unwrap_or(u32::MAX);
             tx.peer_delay = delay.max(tx.peer_delay - tx.peer_delay / 16);
             self.set_patience(slot);
         }
-        (best, ce)
+        if let Some((rtt, least)) = best {
+            self.sessions[slot].tx.queued = rtt > least + (least / 2).max(QUEUE);
+            self.sessions[slot].tx.longest = u32::try_from(longest.as_nanos()).unwrap_or(u32::MAX);
+            // The mean over the paths: the shortest would be the shorter the more of them there are in a feedback, and favour large windows.
+            best = Some((least + delays / samples.max(1), least));
+        }
+        // Marks on some paths of many are for these to be passed over, not for less to be sent.
+        (best, if 2 * marked > told || !self.config.mechanisms.health { ce } else { 0 })
     }
 }

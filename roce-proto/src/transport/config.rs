@@ -32,6 +32,25 @@ pub struct Config {
     pub allowance: u32,
     /// Congestion control of every session.
     pub congestion: Algorithm,
+    /// What is switched on.
+    pub mechanisms: Mechanisms,
+}
+
+/// Mechanisms that can be switched off, to see what each is worth. All are on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mechanisms {
+    /// Paths that mark or lose are passed over, and bad ones only probed.
+    pub health: bool,
+    /// The first detector: a gap on one path.
+    pub gap: bool,
+    /// The second: across paths, by time.
+    pub time: bool,
+}
+
+impl Default for Mechanisms {
+    fn default() -> Mechanisms {
+        Mechanisms { health: true, gap: true, time: true }
+    }
 }
 
 /// Bounds of an engine's tables.
@@ -104,6 +123,7 @@ impl Default for Config {
             eager: 65_536,
             allowance: 64,
             congestion: Algorithm::Fixed(512 * 1024),
+            mechanisms: Mechanisms::default(),
         }
     }
 }
@@ -145,7 +165,7 @@ impl Default for Times {
     fn default() -> Times {
         Times {
             feedback: Duration::from_micros(25),
-            gap_age: Duration::from_micros(5),
+            gap_age: Duration::from_micros(2),
             min_rto: Duration::from_millis(1),
             max_rto: Duration::from_secs(1),
             keep_alive: Duration::from_secs(5),

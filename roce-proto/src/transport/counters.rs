@@ -24,6 +24,8 @@ pub struct Counters {
     pub spurious: u64,
     /// Segments that a gap on their path showed to be lost.
     pub gap_losses: u64,
+    /// Segments that later ones on other paths showed to be lost.
+    pub time_losses: u64,
     /// Segments given up by a retransmission time-out.
     pub rto_losses: u64,
     /// Expiries of a retransmission time-out.

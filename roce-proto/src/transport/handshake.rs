@@ -83,6 +83,7 @@ impl Engine {
             due: 0,
             probe: 0,
             paths: self.config.paths,
+            reply: 0,
             segment: self.config.segment,
             peer_window: 0,
             eager: 0,
@@ -247,8 +248,8 @@ impl Engine {
         s.began = offer.time;
         self.open(slot, &offer, !began_here);
         // The initiator has a round trip from our answer; this brings us one.
-        self.sessions[slot].probe = 1;
-        self.owe(slot, due::ACCEPT | due::PROBE);
+        self.owe(slot, due::ACCEPT);
+        self.measure_paths(slot);
         Ok(Received::Taken(Kind::Init))
     }
 
@@ -295,11 +296,20 @@ impl Engine {
         }
         self.open(slot, &offer, false);
         let rtt = offer.time.age(self.now);
-        for path in 0..self.sessions[slot].paths {
-            self.path_mut(slot, path).tx.rtt.sample(rtt);
+        // Other paths may be much longer, and what is not known of them is not assumed.
+        self.path_mut(slot, 0).tx.rtt.sample(rtt);
+        if self.sessions[slot].paths > 1 {
+            self.measure_paths(slot);
         }
         self.set_patience(slot);
         Ok(Received::Taken(Kind::Accept))
+    }
+
+    /// Asks on each path: what its round trip is with empty queues is known before data fills them.
+    fn measure_paths(&mut self, slot: u32) {
+        let s = &mut self.sessions[slot];
+        s.probe = u32::MAX >> (32 - u32::from(s.paths.clamp(1, 32)));
+        self.owe(slot, due::PROBE);
     }
 
     /// Both sides know of each other.
@@ -404,7 +414,9 @@ impl Engine {
             return;
         }
         s.alive_at = (clock + times.max_rto).min(s.heard + times.silence);
-        s.probe |= 1 << s.tx.path;
+        let path = self.next_path(slot, None);
+        let s = &mut self.sessions[slot];
+        s.probe |= 1 << path;
         self.owe(slot, due::PROBE);
     }
 

@@ -42,9 +42,10 @@ pub use api::{
     Address, Completion, ConnectError, Destination, DownReason, Drop, Event, Move, Operation, Origin, Place,
     Placement, PostError, Received, RecvRequest, SendRequest, SessionKey, Source, Status, Transmit,
 };
-pub use config::{Algorithm, Config, ConfigError, Limits, Times};
+pub use config::{Algorithm, Config, ConfigError, Limits, Mechanisms, Times};
 pub use counters::Counters;
 pub use engine::Engine;
+pub use path::{PathState, PathStats};
 pub use recovery::{Protection, after_loss};
 pub use segments::State as SegmentState;
 pub use session::SessionStats;

@@ -88,20 +88,24 @@ impl Engine {
 
     /// Takes note of a packet on a path.
     #[inline]
-    fn note_path(&mut self, slot: u32, path: u8, seq: Seq, time: Ticks, ce: bool) -> Result<(), Drop> {
+    fn note_path(&mut self, slot: u32, path: u8, seq: Seq, time: Ticks, ce: bool) -> Result<bool, Drop> {
         if path >= self.sessions[slot].paths {
             return Err(Drop::Inconsistent);
         }
         let (now, waited) = (self.now, self.waited);
-        self.path_mut(slot, path).rx.note(seq, time, ce, now, waited);
-        Ok(())
+        Ok(self.path_mut(slot, path).rx.note(seq, time, ce, now, waited))
     }
 
     fn on_probe(&mut self, origin: &Origin, payload: &[u8]) -> Result<Received, ShimError> {
         let probe = Probe::parse(payload)?;
         let noted = self.lookup_open(probe.session, origin).and_then(|slot| {
             self.note_path(slot, probe.path, probe.path_seq, probe.time, origin.ce)?;
-            self.sessions[slot].announcing.again |= probe.forgot;
+            let s = &mut self.sessions[slot];
+            s.announcing.again |= probe.forgot;
+            if probe.urgent {
+                // What was answered may not arrive; this path carries, at least to here.
+                s.reply = probe.path;
+            }
             self.owe(slot, if probe.asks { due::FEEDBACK | due::TELL } else { due::FEEDBACK });
             Ok(())
         });
@@ -116,9 +120,9 @@ impl Engine {
 
     /// The session of a segment that is new.
     #[inline]
-    fn admit(&mut self, origin: &Origin, data: &Data, len: usize) -> Result<u32, Drop> {
+    fn admit(&mut self, origin: &Origin, data: &Data, len: usize) -> Result<(u32, bool), Drop> {
         let slot = self.lookup_open(data.session, origin)?;
-        self.note_path(slot, data.path, data.path_seq, data.time, origin.ce)?;
+        let gap = self.note_path(slot, data.path, data.path_seq, data.time, origin.ce)?;
         let s = &mut self.sessions[slot];
         match self.windows.judge(&s.rx.window, data.seq) {
             Verdict::New => {}
@@ -135,29 +139,34 @@ impl Engine {
         if !data.void {
             self.check(data, len, segment)?;
         }
-        Ok(slot)
+        Ok((slot, gap))
     }
 
     /// What becomes of a segment. From here on there is one value that says it, made where it is known: taken apart and put together
     /// again on its way out, as `?` would, it cost as much as a tenth of the whole packet.
     #[inline]
     fn on_data(&mut self, origin: &Origin, data: &Data, len: usize) -> Received {
-        let slot = match self.admit(origin, data, len) {
-            Ok(slot) => slot,
+        let (slot, gap) = match self.admit(origin, data, len) {
+            Ok(admitted) => admitted,
             Err(drop) => return Received::Dropped(drop),
         };
+        let partial = self.sessions[slot].rx.partial;
         let received = if data.void { whole(self.void(slot, data)) } else { self.assign(slot, data, len) };
         if let Received::Dropped(_) = received {
             return received;
         }
         let s = &mut self.sessions[slot];
         let segment = s.segment;
-        let leaves_hole = s.rx.window.end.before(data.seq);
+        // Over several paths, what was sent before is often under way still; only a gap on its path says that something is missing.
+        let leaves_hole = if s.paths > 1 { gap } else { s.rx.window.end.before(data.seq) };
         self.windows.take(&mut s.rx.window, data.seq);
         s.stats.segments_received += 1;
         s.rx.unreported = s.rx.unreported.saturating_add(1);
         let every = if s.rx.long > 0 { EVERY_LONG } else { EVERY };
-        let last = data.segment > 0 && u64::from(data.segment) + 1 == segments_of(data.length, segment);
+        let last = s.rx.partial < partial
+            || (s.paths == 1
+                && data.segment > 0
+                && u64::from(data.segment) + 1 == segments_of(data.length, segment));
         let enough = s.rx.unreported >= every;
         s.rx.slowness = s.rx.slowness.saturating_sub(u8::from(enough));
         // A mark does not hasten it: at most once a round trip the sender sends less, and it hears from us as often.

@@ -32,6 +32,12 @@ impl Rtt {
         (self.smoothed != 0).then(|| Duration::from_nanos(u64::from(self.smoothed)))
     }
 
+    /// Its smoothed deviation; `None` before the first sample.
+    #[inline]
+    pub fn variation(&self) -> Option<Duration> {
+        (self.smoothed != 0).then(|| Duration::from_nanos(u64::from(self.variation)))
+    }
+
     /// The least round trip; `None` before the first sample.
     #[inline]
     pub fn least(&self) -> Option<Duration> {

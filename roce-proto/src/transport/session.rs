@@ -133,6 +133,20 @@ pub struct Tx {
     pub raised: bool,
     /// The segment that asked for feedback last.
     pub asked: Seq,
+    /// When the newest segment was sent that is known to have arrived.
+    pub newest: Instant,
+    /// How often the reordering window was doubled.
+    pub doublings: u8,
+    /// Verdicts by time since it changed.
+    pub time_verdicts: u16,
+    /// When to ask for a feedback to judge by.
+    pub time_at: Instant,
+    /// The longest queueing delay that the last feedback told of, nanoseconds.
+    pub longest: u32,
+    /// The shortest round trip of the last feedback had a queue in it.
+    pub queued: bool,
+    /// When a bad path is to be probed.
+    pub bad_at: Instant,
 }
 
 impl Tx {
@@ -174,6 +188,13 @@ impl Tx {
             forgot: false,
             raised: false,
             asked: first.back(1),
+            newest: Instant::ZERO,
+            doublings: 0,
+            time_verdicts: 0,
+            time_at: Instant::MAX,
+            longest: 0,
+            queued: false,
+            bad_at: Instant::MAX,
         }
     }
 }
@@ -285,6 +306,8 @@ pub struct Session {
     pub probe: u32,
     /// Paths in use.
     pub paths: u8,
+    /// The path that answers go on.
+    pub reply: u8,
     /// Bytes of a segment.
     pub segment: u32,
     /// Sequences that the peer accepts beyond its next.
@@ -480,7 +503,12 @@ mod tests {
     /// What `docs/protocol.md`, section 10, says of the records' sizes.
     #[test]
     fn records_keep_within_their_bounds() {
-        assert!(size_of::<Session>() + size_of::<Path>() <= 640, "{}", size_of::<Session>());
+        assert!(
+            size_of::<Session>() + size_of::<Path>() <= 768,
+            "{} {}",
+            size_of::<Session>(),
+            size_of::<Path>()
+        );
         assert!(size_of::<Channel>() <= 64, "{}", size_of::<Channel>());
         assert!(size_of::<Sending>() <= 128, "{}", size_of::<Sending>());
         assert!(size_of::<Receiving>() <= 64, "{}", size_of::<Receiving>());

@@ -135,15 +135,17 @@ impl Engine {
         let (session, seq, asks) = (s.remote, s.tx.next, s.tx.asking);
         let forgot = asks && s.tx.forgot;
         s.tx.asking &= s.probe != 0;
+        let urgent = s.tx.expiries > 0;
         let tx = &mut self.path_mut(slot, path).tx;
         let path_seq = tx.next;
         tx.next = path_seq.next();
-        let probe = Probe { session, path, path_seq, seq, time: Ticks::of(now), asks, forgot };
+        let probe = Probe { session, path, path_seq, seq, time: Ticks::of(now), asks, forgot, urgent };
         write(buf, Kind::Probe, &probe.to_bytes()).map(|(kind, len, _)| (kind, len, path))
     }
 
     fn write_feedback(&mut self, slot: u32, buf: &mut [u8]) -> Option<(Kind, usize, u8)> {
         let room = buf.len().min(self.config.control as usize);
+        let reply = self.reply_path(slot);
         let paths = self.sessions[slot].paths;
         let now = self.now;
         let mut at = FeedbackHead::LEN;
@@ -188,7 +190,7 @@ impl Engine {
         s.rx.feedback = s.rx.feedback.next();
         s.rx.unreported = 0;
         s.rx.at = Instant::MAX;
-        Some((Kind::Feedback, at + 4 * words, s.tx.path))
+        Some((Kind::Feedback, at + 4 * words, reply))
     }
 
     /// The peer has messages that wait: every receive that is posted is to be announced, however short.
@@ -222,6 +224,7 @@ impl Engine {
     fn write_announce(&mut self, slot: u32, buf: &mut [u8]) -> Option<(Kind, usize, u8)> {
         let room = buf.len().min(self.config.control as usize).checked_sub(Announce::HEAD_LEN)?;
         let most = (room / AnnounceEntry::LEN).min(MAX_ENTRIES);
+        let path = self.reply_path(slot);
         let s = &mut self.sessions[slot];
         let a = &mut s.announcing;
         let mut count = 0;
@@ -253,7 +256,6 @@ impl Engine {
         a.number = a.number.next();
         let head = Announce::head_bytes(s.remote, a.number, count as u8);
         buf.get_mut(..Announce::HEAD_LEN)?.copy_from_slice(&head);
-        let path = s.tx.path;
         let wait = self.path(slot, 0).tx.rtt.bound() + self.feedback_delay(slot);
         let times = self.config.times;
         let a = &mut self.sessions[slot].announcing;
@@ -387,7 +389,8 @@ impl Engine {
         }
         s.tx.asks = s.tx.asks.saturating_add(1);
         s.tx.asking = true;
-        s.probe |= 1 << s.tx.path;
+        let path = self.next_path(slot, None);
+        self.sessions[slot].probe |= 1 << path;
         self.owe(slot, due::PROBE);
         self.ask_later(slot);
     }
@@ -397,6 +400,9 @@ impl Engine {
         let a = &mut self.sessions[slot].announcing;
         a.at = Instant::MAX;
         if a.outstanding != List::default() || a.dirty != List::default() {
+            // The last one may have been lost on a path that carries nothing.
+            let s = &mut self.sessions[slot];
+            s.reply = if s.reply + 1 < s.paths { s.reply + 1 } else { 0 };
             self.owe(slot, due::ANNOUNCE);
         }
     }

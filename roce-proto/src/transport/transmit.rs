@@ -200,14 +200,10 @@ impl Engine {
     #[inline]
     fn write_segment(&mut self, slot: u32, seq: Seq, record: u32, again: bool, buf: &mut [u8]) -> Transmit {
         let (now, clock) = (self.now, self.clock);
+        // Another path than the one that lost it.
+        let path = self.next_path(slot, again.then_some(self.segments.get(record).path));
         let segment = self.segments.get_mut(record);
         let s = &mut self.sessions[slot];
-        let mut path = if s.tx.path + 1 >= s.paths { 0 } else { s.tx.path + 1 };
-        if again && path == segment.path && s.paths > 1 {
-            // Another path than the one that lost it.
-            path = if path + 1 >= s.paths { 0 } else { path + 1 };
-        }
-        s.tx.path = path;
         let paths = usize::from(self.config.paths);
         let tx = &mut self.paths[slot as usize * paths + usize::from(path)].tx;
         segment.path = path;
@@ -216,6 +212,7 @@ impl Engine {
         s.tx.last = clock;
         segment.state = State::InFlight;
         tx.next = tx.next.next();
+        tx.sent += 1;
         self.path_chain.push_back(&mut tx.in_flight, record);
         s.tx.in_flight += 1;
         s.tx.in_flight_bytes += u64::from(segment.bytes);
@@ -275,6 +272,12 @@ impl Engine {
         if self.sessions[slot].tx.at <= clock {
             self.expire_tail(slot);
         }
+        if self.sessions[slot].tx.time_at <= clock {
+            self.ask_by_time(slot);
+        }
+        if self.sessions[slot].tx.bad_at <= clock {
+            self.probe_bad(slot);
+        }
         if self.sessions[slot].announcing.at <= clock {
             self.repeat_announce(slot);
         }
@@ -292,7 +295,8 @@ impl Engine {
         if s.state == Stands::Down {
             return;
         }
-        let tx = s.tx.gap_at.min(s.tx.at).min(s.tx.wake_at).min(s.tx.ask_at);
+        let tx =
+            s.tx.gap_at.min(s.tx.time_at).min(s.tx.bad_at).min(s.tx.at).min(s.tx.wake_at).min(s.tx.ask_at);
         let at = s.rx.at.min(tx).min(s.announcing.at).min(s.alive_at);
         self.arm(slot, at);
     }

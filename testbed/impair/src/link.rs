@@ -199,6 +199,11 @@ impl<P> Link<P> {
         Some(Delivery { packet, at, marked, corrupt })
     }
 
+    /// When the bottleneck will have sent what it holds.
+    pub fn empty_at(&self) -> Instant {
+        self.queue.empty_at()
+    }
+
     /// Packets under way.
     pub fn under_way(&self) -> usize {
         self.under_way.len()

@@ -28,6 +28,11 @@ pub(crate) struct Taken {
 }
 
 impl Queue {
+    /// When everything that it holds will have been sent.
+    pub fn empty_at(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.busy_until.div_ceil(1000)).unwrap_or(u64::MAX))
+    }
+
     /// Takes a packet of `bytes` bytes at `now`; none if there is no room for it.
     pub fn take(&mut self, rate: &Rate, now: Instant, bytes: u64) -> Option<Taken> {
         let now = u128::from(now.as_nanos()) * 1000;
@@ -68,6 +73,7 @@ mod tests {
         assert_eq!(queue.take(&rate, at(1099), 1), None, "the first is not out yet");
         assert_eq!(queue.take(&rate, at(1100), 1000), taken(4100, true));
         assert_eq!(queue.take(&rate, at(9000), 500), taken(9500, false), "idle since");
+        assert_eq!(queue.empty_at(), at(9500));
     }
 
     #[test]

@@ -184,6 +184,7 @@ fn host(rng: &mut Rng, hosts: usize, messages: usize, mood: &Mood) -> HostPlan {
         poll,
         ring: if chance(rng, 20) { rng.usize(8..128) } else { 4_096 },
         burst: if rng.bool() { usize::MAX } else { rng.usize(1..64) },
+        backlog: None,
         clock,
     }
 }
@@ -320,6 +321,7 @@ fn faults(rng: &mut Rng, hosts: usize, topology: &Topology, links: &[Link], mood
     let lanes = match topology {
         Topology::Mesh { lanes } | Topology::Dumbbell { lanes } => *lanes,
         Topology::Star => 1,
+        Topology::LeafSpine { spines, .. } => *spines,
     };
     for _ in 0..count {
         let from = Duration::from_nanos(rng.u64(..span));

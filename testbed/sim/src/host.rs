@@ -62,6 +62,8 @@ pub struct Host {
     pub last_round: Instant,
     /// When the next is due; [`Instant::MAX`] if none is.
     pub wake: Instant,
+    /// Its NIC takes nothing more before.
+    pub full_until: Option<Instant>,
     /// It does not run before.
     pub paused: Instant,
     /// It is not there.
@@ -101,6 +103,7 @@ impl Host {
             rounds: 0,
             last_round: Instant::ZERO,
             wake: Instant::MAX,
+            full_until: None,
             paused: Instant::ZERO,
             away: false,
             before: Vec::new(),
@@ -174,7 +177,9 @@ impl Host {
         self.engine.turn();
         let mut buf = [0; MAX_CONTROL_LEN];
         let mut went = 0;
+        self.full_until = None;
         while went < self.plan.burst
+            && !self.is_full(shared)
             && let Some(transmit) = self.engine.transmit(&mut buf)
         {
             went += 1;
@@ -183,6 +188,16 @@ impl Host {
         }
         self.watch.tables(&self.engine).map_err(|e| self.fail(now, e))?;
         Ok(came + went)
+    }
+
+    /// Whether the NIC takes nothing more for now.
+    fn is_full(&mut self, shared: &Shared) -> bool {
+        if let (Some(most), Some(sent)) = (self.plan.backlog, shared.net.sent_at(self.index))
+            && sent.saturating_since(shared.now) > most
+        {
+            self.full_until = Some(shared.now + (sent.saturating_since(shared.now) - most));
+        }
+        self.full_until.is_some()
     }
 
     /// Whether a round was of any use; to be told after each that only a deadline asked for.
@@ -222,6 +237,7 @@ impl Host {
                     Place::Receive { token, .. } => Some(token),
                     Place::Block(_) => None,
                 };
+                shared.net.figures.placed(shared.now, &data);
                 shared.ledger.arrived(self.session(key), &data, placement.len, peer.first, token)?;
                 self.place(placement.to, payload, shared)?;
             }
@@ -320,8 +336,10 @@ impl Host {
         let mut line = None;
         if !lost && *shared.sabotage != Sabotage::Silence {
             let text = if shared.trace.has_lines() { packet_line(&bytes) } else { String::new() };
-            line =
-                Some((shared.net.send(shared.now, Packet::new(self.index, to, transmit.path, bytes)), text));
+            line = Some((
+                shared.net.send(shared.now, Packet::new(self.index, to, u16::from(transmit.path), bytes)),
+                text,
+            ));
         }
         let number = (transmit.kind as u64) << 32 | u64::from(transmit.source.map_or(0, |s| s.len));
         shared.trace.note(shared.now, Some(self.index), 1, number, || match line {

@@ -5,7 +5,7 @@
 //! - [`world`]: the event queue and the faults; [`app`] what applications do; [`host`] one endpoint and its driver, which moves real bytes as its
 //!   engine says; [`net`] the links and the ways over them;
 //! - [`ledger`] and [`watch`]: the checkers. They see what goes in and out of the engines, and nothing inside;
-//! - [`report`] and [`trace`]: what came out.
+//! - [`report`], [`figures`] and [`trace`]: what came out.
 //!
 //! ```
 //! use testbed_sim::{Scenario, Trace, simulate};
@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
+pub mod figures;
 pub mod generate;
 pub mod host;
 pub mod ledger;
@@ -26,6 +27,7 @@ pub mod report;
 pub mod scenario;
 pub mod shrink;
 pub mod single;
+pub mod study;
 pub mod trace;
 pub mod watch;
 pub mod world;

@@ -1,8 +1,10 @@
 //! The links between hosts, and the ways over them.
 
+use crate::figures::{Carried, Figures};
 use crate::scenario::Topology;
 use crate::watch::{Check, Violation};
 use roce_proto::time::Instant;
+use roce_proto::wire::shim::{Data, Kind};
 use testbed_impair::{Config, Counters, Delivery, Link, Offer};
 
 /// Bytes of a frame beside what an engine writes: Ethernet, IPv4, UDP, BTH, DETH, ICRC.
@@ -15,8 +17,10 @@ pub struct Packet {
     pub from: usize,
     /// Whom it is for.
     pub to: usize,
-    /// The path that it was sent on, which decides about links in parallel.
-    pub path: u8,
+    /// What its UDP source port is drawn from, which decides about links in parallel.
+    pub entropy: u16,
+    /// When it was sent.
+    pub sent: Instant,
     /// It carries Congestion Experienced.
     pub ce: bool,
     /// A bit of it was inverted: its ICRC is wrong.
@@ -28,8 +32,13 @@ pub struct Packet {
 
 impl Packet {
     /// A packet that has not been sent.
-    pub const fn new(from: usize, to: usize, path: u8, bytes: Vec<u8>) -> Packet {
-        Packet { from, to, path, ce: false, corrupt: false, bytes, hop: 0 }
+    pub const fn new(from: usize, to: usize, entropy: u16, bytes: Vec<u8>) -> Packet {
+        Packet { from, to, entropy, sent: Instant::ZERO, ce: false, corrupt: false, bytes, hop: 0 }
+    }
+
+    /// Whether it carries a segment: the type stands in the low half of the first byte.
+    fn is_data(&self) -> bool {
+        self.bytes.first().is_some_and(|b| b & 0x0f == Kind::Data as u8)
     }
 }
 
@@ -51,6 +60,12 @@ pub struct Net {
     hosts: usize,
     links: Vec<Link<Packet>>,
     base: Vec<Config>,
+    /// Salt of the switches' hash.
+    salt: u64,
+    /// What each link carried.
+    pub carried: Vec<Carried>,
+    /// What became of segments.
+    pub figures: Figures,
     /// Links that took a packet since this was last emptied.
     pub touched: Vec<usize>,
     /// Packets handed to a first link.
@@ -70,27 +85,53 @@ impl Net {
         let link = |(i, config): (usize, &Config)| Link::new(config.clone(), seed ^ (i as u64) << 32);
         let links: Result<Vec<_>, _> = configs.iter().enumerate().map(link).collect();
         let links = links.map_err(|e| Violation::new(Instant::ZERO, None, Check::Scenario, e.to_string()))?;
-        Ok(Net { topology, hosts, links, base: configs.to_vec(), touched: Vec::new(), sent: 0, arrived: 0 })
+        Ok(Net {
+            topology,
+            hosts,
+            carried: vec![Carried::default(); links.len()],
+            links,
+            base: configs.to_vec(),
+            salt: seed,
+            figures: Figures::default(),
+            touched: Vec::new(),
+            sent: 0,
+            arrived: 0,
+        })
     }
 
     /// A host sends a packet.
-    pub fn send(&mut self, now: Instant, packet: Packet) -> Fate {
+    pub fn send(&mut self, now: Instant, mut packet: Packet) -> Fate {
         self.sent += 1;
+        packet.sent = now;
         self.enter(now, packet)
     }
 
+    /// The link that a packet takes next.
+    fn way(&self, packet: &Packet) -> Option<usize> {
+        self.topology.link(self.hosts, packet.from, packet.to, packet.entropy, self.salt, packet.hop)
+    }
+
     fn enter(&mut self, now: Instant, packet: Packet) -> Fate {
-        let way = self.topology.link(self.hosts, packet.from, packet.to, packet.path, packet.hop);
-        let Some(at) = way else { return Fate::Arrived };
+        let Some(at) = self.way(&packet) else { return Fate::Arrived };
         let link = &mut self.links[at];
         let before = link.under_way();
+        let lost: [u8; Data::LEN] = std::array::from_fn(|i| packet.bytes.get(i).copied().unwrap_or_default());
         let offer = Offer { bytes: packet.bytes.len() + OVERHEAD, ecn_capable: true };
         link.offer(now, offer, packet, |p| Some(p.clone()));
         if link.under_way() == before {
+            self.figures.lost(now, &lost);
             return Fate::Lost(at);
         }
         self.touched.push(at);
         Fate::UnderWay(at)
+    }
+
+    /// When a host's own link will have sent what was handed to it; none if it has not one link for all.
+    pub fn sent_at(&self, host: usize) -> Option<Instant> {
+        match self.topology {
+            Topology::Mesh { .. } => None,
+            _ => self.links.get(host).map(Link::empty_at),
+        }
     }
 
     /// When the next packet comes out of a link.
@@ -104,9 +145,12 @@ impl Net {
         packet.ce |= marked;
         packet.corrupt |= corrupt.is_some();
         packet.hop += 1;
-        let more = self.topology.link(self.hosts, packet.from, packet.to, packet.path, packet.hop);
-        if more.is_none() {
+        if packet.is_data() {
+            self.carried[link].note(now);
+        }
+        if self.way(&packet).is_none() {
             self.arrived += 1;
+            self.figures.came(now, packet.sent, packet.is_data());
             return Some(Ok(packet));
         }
         Some(Err(self.enter(now, packet)))

@@ -1,5 +1,6 @@
 //! What a run took.
 
+use crate::figures::Carried;
 use roce_proto::wire::shim::Kind;
 use std::time::Duration;
 
@@ -38,6 +39,16 @@ pub struct Report {
     pub downs: u64,
     /// Bytes of messages that arrived.
     pub bytes: u64,
+    /// Segments found lost: by a gap on their path, across paths by time, by a time-out.
+    pub found: [u64; 3],
+    /// From each segment's first loss to its arrival, in order of size.
+    pub repairs: Vec<Duration>,
+    /// The mean round trip, queues included.
+    pub round_trip: Duration,
+    /// The longest time between two segments that were new.
+    pub stall: Duration,
+    /// What each link carried.
+    pub carried: Vec<Carried>,
     /// From post to completion of each send that ended well, in order of size.
     pub times: Vec<Duration>,
 }
@@ -45,8 +56,19 @@ pub struct Report {
 impl Report {
     /// The time that a share `q` of the sends did not exceed; none without sends.
     pub fn quantile(&self, q: f64) -> Option<Duration> {
-        let last = self.times.len().checked_sub(1)?;
-        self.times.get((last as f64 * q).round() as usize).copied()
+        quantile(&self.times, q)
+    }
+
+    /// The repairs that a share `q` did not exceed, in round trips; none without any.
+    pub fn repaired(&self, q: f64) -> Option<f64> {
+        let trip = self.round_trip.as_secs_f64();
+        quantile(&self.repairs, q).map(|d| d.as_secs_f64() / trip)
+    }
+
+    /// The share of lost segments that only a time-out found.
+    pub fn timed_out(&self) -> f64 {
+        let all: u64 = self.found.iter().sum();
+        if all == 0 { 0.0 } else { self.found[self.found.len() - 1] as f64 / all as f64 }
     }
 
     /// All packets that the engines sent.
@@ -85,4 +107,9 @@ impl Report {
             *sum += more;
         }
     }
+}
+
+fn quantile(sorted: &[Duration], q: f64) -> Option<Duration> {
+    let last = sorted.len().checked_sub(1)?;
+    sorted.get((last as f64 * q).round() as usize).copied()
 }

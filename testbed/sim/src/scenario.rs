@@ -72,6 +72,9 @@ pub struct HostPlan {
     pub ring: usize,
     /// Packets that it sends in a round at the most.
     pub burst: usize,
+    /// What its NIC takes before it has sent it, as the time that this takes; more waits in the engine, as with a ring of a driver.
+    /// Where a host has one link for all; none is no limit.
+    pub backlog: Option<Duration>,
     /// What its clock shows at the beginning, nanoseconds.
     pub clock: u64,
 }
@@ -100,6 +103,23 @@ pub enum Topology {
         /// Links in parallel between the switches, each way.
         lanes: usize,
     },
+    /// Two tiers: hosts at leaves, as many at each as there is room for, and every leaf joined with every spine. A leaf chooses the spine by a
+    /// hash of addresses and UDP ports (ECMP).
+    LeafSpine {
+        /// Switches that hosts are at.
+        leaves: usize,
+        /// Switches between these.
+        spines: usize,
+    },
+}
+
+/// What a switch makes of addresses and ports: SplitMix64's finalizer, which spreads as well as any hash of a switch does.
+const fn hash(from: usize, to: usize, entropy: u16, salt: u64) -> u64 {
+    let mut z =
+        salt ^ ((from as u64) << 40 | (to as u64) << 16 | entropy as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 impl Topology {
@@ -109,14 +129,24 @@ impl Topology {
             Topology::Mesh { lanes } => hosts * hosts * *lanes,
             Topology::Star => 2 * hosts,
             Topology::Dumbbell { lanes } => 2 * hosts + 2 * *lanes,
+            Topology::LeafSpine { leaves, spines } => 2 * hosts + 2 * *leaves * *spines,
         }
     }
 
-    /// The link that a packet takes after `hop` others; none if it has arrived.
-    pub const fn link(&self, hosts: usize, from: usize, to: usize, path: u8, hop: usize) -> Option<usize> {
+    /// The link that a packet takes after `hop` others; none if it has arrived. `entropy` is what its UDP source port is drawn from, `salt`
+    /// that of the switches' hash.
+    pub const fn link(
+        &self,
+        hosts: usize,
+        from: usize,
+        to: usize,
+        entropy: u16,
+        salt: u64,
+        hop: usize,
+    ) -> Option<usize> {
         match self {
             Topology::Mesh { lanes } => match hop {
-                0 => Some((from * hosts + to) * *lanes + (path as usize + from + to) % *lanes),
+                0 => Some((from * hosts + to) * *lanes + (entropy as usize + from + to) % *lanes),
                 _ => None,
             },
             Topology::Star => match hop {
@@ -128,8 +158,20 @@ impl Topology {
                 let (near, far) = (from % 2, to % 2);
                 match (hop, near == far) {
                     (0, _) => Some(from),
-                    (1, false) => Some(2 * hosts + near * *lanes + (path as usize + from + to) % *lanes),
+                    (1, false) => Some(2 * hosts + near * *lanes + (entropy as usize + from + to) % *lanes),
                     (1, true) | (2, false) => Some(hosts + to),
+                    _ => None,
+                }
+            }
+            Topology::LeafSpine { leaves, spines } => {
+                let room = hosts.div_ceil(*leaves);
+                let (near, far) = (from / room, to / room);
+                let spine = (hash(from, to, entropy, salt) % *spines as u64) as usize;
+                match (hop, near == far) {
+                    (0, _) => Some(from),
+                    (1, false) => Some(2 * hosts + near * *spines + spine),
+                    (2, false) => Some(2 * hosts + *leaves * *spines + spine * *leaves + far),
+                    (1, true) | (3, false) => Some(hosts + to),
                     _ => None,
                 }
             }
@@ -256,4 +298,6 @@ pub enum Pattern {
     Ring,
     /// There and back, one after the other.
     PingPong,
+    /// From each to another one, drawn from the seed, so that each receives from one.
+    Permutation,
 }

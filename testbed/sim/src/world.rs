@@ -9,6 +9,7 @@ use crate::scenario::{Fault, Poll, Sabotage, Scenario};
 use crate::trace::Trace;
 use crate::watch::{Check, Violation};
 use roce_proto::time::Instant;
+use roce_proto::transport::PathStats;
 use roce_proto::wire::shim::Kind;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -153,6 +154,18 @@ impl<'a> World<'a> {
         (self.report(), verdict)
     }
 
+    /// The same, and what the first host's engine says of the paths of its first session when everything that was planned is over.
+    pub fn run_and_look(mut self) -> (Report, Result<(), Violation>, Vec<PathStats>) {
+        let played = self.play();
+        let host = &self.hosts[0];
+        let sessions = (0..self.hosts.len()).filter_map(|peer| host.engine.session_with(address(peer)));
+        let paths =
+            sessions.take(1).flat_map(|key| (0..32).map_while(move |path| host.engine.path_stats(key, path)));
+        let paths = paths.collect();
+        let verdict = played.and_then(|()| self.finish());
+        (self.report(), verdict, paths)
+    }
+
     /// Until everything that was planned has come to its end.
     fn play(&mut self) -> Result<(), Violation> {
         let limit = Instant::ZERO + self.scenario.last_at() + self.scenario.patience();
@@ -239,6 +252,11 @@ impl<'a> World<'a> {
         let spins = self.sabotage == Sabotage::Spin && self.calm;
         host.asked(now, packets > 0 || acted)?;
         let deadline = host.engine.next_deadline().map(|at| host.virtual_time(at));
+        // What could not be sent is sent when the NIC has room.
+        let deadline = match host.full_until {
+            Some(until) if deadline.is_some_and(|at| at <= now) => Some(until),
+            _ => deadline,
+        };
         let next = deadline.into_iter().chain(self.apps.next_at(at, now)).chain(spins.then_some(now)).min();
         if let Some(next) = next {
             self.wake(at, next);
@@ -399,8 +417,16 @@ impl<'a> World<'a> {
         let counters = self.net.counters().0;
         let retransmitted = sum(|c| c.retransmitted);
         let spurious = sum(|c| c.spurious);
+        let found = [sum(|c| c.gap_losses), sum(|c| c.time_losses), sum(|c| c.rto_losses)];
         self.ledger.times.sort_unstable();
+        let mut repairs = std::mem::take(&mut self.net.figures.repairs);
+        repairs.sort_unstable();
         Report {
+            found,
+            repairs,
+            round_trip: self.net.figures.round_trip(),
+            stall: self.net.figures.stall,
+            carried: std::mem::take(&mut self.net.carried),
             time: if self.played > Instant::ZERO { self.played } else { self.now }
                 .saturating_since(Instant::ZERO),
             trace: self.trace.value(),

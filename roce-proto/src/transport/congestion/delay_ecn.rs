@@ -7,11 +7,14 @@ use core::time::Duration;
 
 /// The largest window: 8 MiB is 64 Gb/s times 1 ms.
 const MOST: u64 = 8 << 20;
-/// The first window in segments: about one bandwidth-delay product in a rack.
-const FIRST: u64 = 64;
+/// The first window in segments.
+const FIRST: u64 = 16;
 /// Least target delay: the 32 segments that one feedback frees, of 4 KiB at 10 Gb/s. Below it a sender's own batches are all there is to
 /// see, and windows would be kept so small that control packets are a good part of all.
 const LEAST_TARGET: Duration = Duration::from_micros(100);
+
+/// What the target of the least window is higher by, in 256ths.
+const SCALING: u32 = 100;
 
 /// The window and what it follows.
 #[derive(Clone, Copy, Debug)]
@@ -23,16 +26,38 @@ pub struct DelayEcn {
     /// Smoothed round trip for "once a round trip", nanoseconds.
     rtt: u32,
     last_cut: Instant,
+    /// When the round trip began in which losses do not let the window fall below the floor.
+    last_loss: Instant,
+    floor: u64,
+    /// It was never cut.
+    starting: bool,
 }
 
 impl DelayEcn {
     /// For segments of so many bytes.
     pub fn new(segment: u32) -> DelayEcn {
-        DelayEcn { window: FIRST * u64::from(segment), segment, delay: 0, rtt: 0, last_cut: Instant::ZERO }
+        DelayEcn {
+            window: FIRST * u64::from(segment),
+            segment,
+            delay: 0,
+            rtt: 0,
+            last_cut: Instant::ZERO,
+            last_loss: Instant::ZERO,
+            floor: 0,
+            starting: true,
+        }
     }
 
     fn least(&self) -> u64 {
         2 * u64::from(self.segment)
+    }
+
+    /// Smaller windows have a higher target, in the manner of Swift's flow scaling: else flows with a switch less on their way, whose queues are
+    /// a little shorter, would always be below it when all others are above.
+    fn target(&self, target: u32) -> u32 {
+        let segments = (self.window / u64::from(self.segment)).max(1);
+        let share = (2 * 65_536 / segments).isqrt().min(256) as u32;
+        target + target / 256 * share / 256 * SCALING
     }
 
     /// At most half, once a round trip.
@@ -42,6 +67,7 @@ impl DelayEcn {
             return;
         }
         self.last_cut = now;
+        self.starting = false;
         self.window = (self.window * factor_256.max(128) / 256).max(self.least());
     }
 }
@@ -56,7 +82,7 @@ impl Congestion for DelayEcn {
         let delay = nanos(rtt.saturating_sub(least));
         // An eighth: about as many samples as a window of feedback has.
         self.delay = self.delay - self.delay / 8 + delay / 8;
-        let target = nanos(least.max(LEAST_TARGET));
+        let target = self.target(nanos(least.max(LEAST_TARGET)));
         if delay <= target {
             if !acked.limited {
                 return;
@@ -64,20 +90,30 @@ impl Congestion for DelayEcn {
             // One segment a round trip at the target, eight with an empty queue.
             let emptiness = u64::from(target - delay) * 7 / u64::from(target) + 1;
             let grown = acked.bytes * u64::from(self.segment) * emptiness / self.window.max(1);
+            // Until anything speaks against it, and while the queue is nearly empty, it doubles in a round trip.
+            let grown = if self.starting && delay <= target / 4 { grown.max(acked.bytes) } else { grown };
             self.window = (self.window + grown).min(MOST);
         } else if acked.ce > 0 || self.delay > target {
             // The share of the delay that is above the target, half of it at most.
             let factor = u64::from(target) * 256 / u64::from(self.delay.max(target));
-            self.cut(acked.now, (256 + factor) / 2);
+            self.cut(acked.now, ((256 + factor) / 2).min(240));
         }
     }
 
-    fn on_lost(&mut self, now: Instant, _: u64) {
-        self.cut(now, 192);
+    fn on_lost(&mut self, now: Instant, bytes: u64) {
+        // What the queue had no room for is sent less, which tells a full queue from a stray loss; at most half in a round trip.
+        let since = now.saturating_since(self.last_loss);
+        if self.last_loss == Instant::ZERO || since >= Duration::from_nanos(u64::from(self.rtt)) {
+            self.last_loss = now;
+            self.starting = false;
+            self.floor = (self.window / 2).max(self.least());
+        }
+        self.window = self.window.saturating_sub(bytes).max(self.floor.min(self.window));
     }
 
     fn on_timeout(&mut self) {
         self.window = self.least();
+        self.starting = false;
     }
 
     fn window(&self) -> u64 {
@@ -101,10 +137,28 @@ mod tests {
         }
     }
 
+    /// One whose beginning is over, with a window of so many segments.
+    fn settled(segments: u64) -> DelayEcn {
+        DelayEcn { starting: false, window: segments * 1_000, ..DelayEcn::new(1_000) }
+    }
+
+    #[test]
+    fn it_begins_small_and_doubles_until_something_speaks_against_it() {
+        let mut c = DelayEcn::new(1_000);
+        assert_eq!(c.window(), 16_000);
+        c.on_acked(&Acked { bytes: 16_000, ..acked(1, 0, 0) });
+        assert_eq!(c.window(), 32_000);
+        c.on_acked(&Acked { bytes: 32_000, ..acked(2, 60, 0) });
+        assert!(c.window() < 40_000, "there is a queue: {}", c.window());
+        let mut c = DelayEcn::new(1_000);
+        c.on_lost(Instant::from_nanos(1), 1_000);
+        c.on_acked(&Acked { bytes: 15_000, ..acked(1, 0, 0) });
+        assert_eq!(c.window(), 23_000, "eight segments, no doubling");
+    }
+
     #[test]
     fn an_empty_queue_lets_it_grow_even_with_ecn() {
-        let mut c = DelayEcn::new(1_000);
-        assert_eq!(c.window(), 64_000);
+        let mut c = settled(64);
         c.on_acked(&acked(1, 0, 3));
         assert_eq!(c.window(), 64_000 + 8_000, "a window acknowledged, eight segments");
         let before = c.window();
@@ -118,10 +172,11 @@ mod tests {
 
     #[test]
     fn delay_with_ecn_cuts_once_a_round_trip_and_at_most_by_half() {
-        let mut c = DelayEcn::new(1_000);
+        let mut c = settled(64);
         c.on_acked(&acked(1_000, 200, 1));
         let once = c.window();
-        assert!((32_000..64_000 + 1).contains(&once), "{once}");
+        // The smoothed delay is not above the target yet: a sixteenth.
+        assert_eq!(once, 60_000);
         c.on_acked(&acked(1_010, 200, 1));
         assert_eq!(c.window(), once, "within the same round trip");
         for i in 0..100 {
@@ -133,10 +188,31 @@ mod tests {
     }
 
     #[test]
+    fn the_target_is_higher_for_a_small_window() {
+        let target = |segments: u64| settled(segments).target(100_000);
+        // 100/256 of it for two segments, half of that for eight.
+        assert_eq!((target(2), target(8)), (139_000, 119_500));
+        assert!(target(2_000) < 102_000 && target(2_000) >= 100_000);
+        // So the same delay lets a small window grow and cuts a large one.
+        let (mut small, mut large) = (settled(2), settled(64));
+        small.on_acked(&acked(1_000, 125, 1));
+        large.on_acked(&acked(1_000, 125, 1));
+        assert!(small.window() > 2_000 && large.window() < 64_000);
+    }
+
+    #[test]
     fn losses_and_time_outs() {
-        let mut c = DelayEcn::new(1_000);
-        c.on_lost(Instant::from_nanos(1), 1_000);
-        assert_eq!(c.window(), 48_000);
+        let mut c = settled(64);
+        c.rtt = 100_000;
+        let at = |us: u64| Instant::from_nanos(us * 1_000);
+        c.on_lost(at(1), 1_000);
+        assert_eq!(c.window(), 63_000, "what was lost");
+        c.on_lost(at(2), 50_000);
+        assert_eq!(c.window(), 32_000, "at most half in a round trip");
+        c.on_lost(at(100), 50_000);
+        assert_eq!(c.window(), 32_000);
+        c.on_lost(at(101), 1_000);
+        assert_eq!(c.window(), 31_000, "another round trip");
         c.on_timeout();
         assert_eq!(c.window(), 2_000);
     }

@@ -16,6 +16,9 @@ impl Engine {
     /// A feedback reported the highest path sequence of a path. What is at or beyond `end`, the feedback says nothing
     /// of.
     pub(in crate::transport) fn judge_gap(&mut self, slot: u32, path: u8, highest: Seq, end: Option<Seq>) {
+        if !self.config.mechanisms.gap {
+            return;
+        }
         let tx = &self.path(slot, path).tx;
         let Some(oldest) = tx.in_flight.head() else { return };
         if !self.segments.get(oldest).path_seq.before(highest) {

@@ -4,6 +4,7 @@
 mod gap;
 mod segment;
 mod tail;
+mod time;
 
 pub use segment::{Protection, after_loss};
 
@@ -12,6 +13,8 @@ pub use segment::{Protection, after_loss};
 pub enum Cause {
     /// A gap on the path.
     Gap,
+    /// Later packets on other paths arrived, and it is older than its path explains.
+    Time,
     /// A retransmission time-out.
     Timeout,
     /// The message was rejected: no loss.

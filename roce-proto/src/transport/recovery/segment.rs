@@ -40,6 +40,9 @@ impl Engine {
         let paths = usize::from(self.config.paths);
         let tx = &mut self.paths[slot as usize * paths + usize::from(path)].tx;
         self.path_chain.remove(&mut tx.in_flight, record);
+        if cause != Cause::Rejected {
+            self.path_lost(slot, path, cause == Cause::Gap);
+        }
         let s = &mut self.sessions[slot];
         s.tx.in_flight -= 1;
         s.tx.in_flight_bytes -= bytes;
@@ -51,6 +54,7 @@ impl Engine {
         }
         match cause {
             Cause::Gap => self.counters.gap_losses += 1,
+            Cause::Time => self.counters.time_losses += 1,
             Cause::Timeout => self.counters.rto_losses += 1,
             Cause::Rejected => {}
         }
@@ -69,6 +73,7 @@ impl Engine {
                 let paths = usize::from(self.config.paths);
                 let tx = &mut self.paths[slot as usize * paths + usize::from(segment.path)].tx;
                 self.path_chain.remove(&mut tx.in_flight, record);
+                tx.echoed += 1;
             }
             State::Requested => s.tx.requested -= 1,
             State::AwaitRepair => {}
@@ -181,6 +186,10 @@ impl Engine {
     /// Tells congestion control of losses.
     pub(super) fn lost_bytes(&mut self, slot: u32, bytes: u64) {
         if bytes > 0 {
+            if !self.is_crowded(slot) {
+                // Another path first.
+                return self.wake(slot);
+            }
             let clock = self.clock;
             self.sessions[slot].tx.control.on_lost(clock, bytes);
             self.wake(slot);

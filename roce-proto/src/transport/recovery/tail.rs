@@ -14,8 +14,7 @@ impl Engine {
     /// Works out how long to wait for an acknowledgement before probing: what the round trip hardly exceeds, the peer's
     /// feedback delay or the gaps between its rounds of late, and the gap that is always possible.
     pub(in crate::transport) fn set_patience(&mut self, slot: u32) {
-        let paths = self.sessions[slot].paths;
-        let bound = (0..paths).map(|p| self.path(slot, p).tx.rtt.bound()).max().unwrap_or_default();
+        let bound = self.known_bound(slot).unwrap_or_else(|| self.path(slot, 0).tx.rtt.bound());
         let peer = Duration::from_nanos(u64::from(self.sessions[slot].tx.peer_delay));
         let wait = bound + self.feedback_delay(slot).max(peer) + self.config.times.poll_gap;
         self.sessions[slot].tx.patience = u32::try_from(wait.as_nanos()).unwrap_or(u32::MAX);
@@ -66,6 +65,7 @@ impl Engine {
     /// Gives up what has been in flight on a path for longer than `rto`; returns its bytes.
     fn expire_path(&mut self, slot: u32, path: u8, rto: Duration) -> u64 {
         let clock = self.clock;
+        let rto = if self.sessions[slot].paths > 1 { rto.max(self.path_bound(slot, path)) } else { rto };
         let mut bytes = 0;
         while let Some(oldest) = self.path(slot, path).tx.in_flight.head() {
             if self.segments.get(oldest).time + rto > clock {
@@ -107,9 +107,10 @@ impl Engine {
             }
         }
         let wait = self.rto(slot, expiries);
+        let path = self.next_path(slot, None);
         let s = &mut self.sessions[slot];
         if s.tx.in_flight == 0 {
-            probe = 1 << s.tx.path;
+            probe = 1 << path;
         }
         s.tx.expiries = expiries.saturating_add(1);
         s.tx.at = clock + wait;

@@ -28,12 +28,16 @@ pub struct Probe {
     pub asks: bool,
     /// The sender had no room for some announcements: those are to be made again too.
     pub forgot: bool,
+    /// No answer came for long: those to come go on another path.
+    pub urgent: bool,
 }
 
 /// The flag of a probe that asks for announcements.
 const ASKS: u8 = 0x01;
 /// The flag of one whose sender does not know announcements that it has acknowledged.
 const FORGOT: u8 = 0x02;
+/// The flag of one that was sent since no answer came.
+const URGENT: u8 = 0x04;
 
 impl Probe {
     /// Bytes on the wire.
@@ -54,12 +58,15 @@ impl Probe {
             time: Ticks(be32(b, 20)),
             asks: common.flags & ASKS != 0,
             forgot: common.flags & FORGOT != 0,
+            urgent: common.flags & URGENT != 0,
         })
     }
 
     /// Its bytes.
     pub fn to_bytes(&self) -> [u8; 24] {
-        let flags = (ASKS * u8::from(self.asks)) | (FORGOT * u8::from(self.forgot));
+        let flags = (ASKS * u8::from(self.asks))
+            | (FORGOT * u8::from(self.forgot))
+            | (URGENT * u8::from(self.urgent));
         let common = Common { kind: Kind::Probe, flags, path: self.path, count: 0, session: self.session };
         let mut b = [0; 24];
         b[..12].copy_from_slice(&common.to_bytes());
@@ -349,8 +356,14 @@ mod tests {
     #[test]
     fn known_bytes() {
         let seq = Seq(0xffff_fffe);
-        for (asks, forgot, flags) in [(false, false, 0), (true, false, 1), (false, true, 2)] {
-            let probe = Probe { session: ID, path: 9, path_seq: Seq(1), seq, time: Ticks(2), asks, forgot };
+        for (asks, forgot, urgent, flags) in [
+            (false, false, false, 0),
+            (true, false, false, 1),
+            (false, true, false, 2),
+            (false, false, true, 4),
+        ] {
+            let probe =
+                Probe { session: ID, path: 9, path_seq: Seq(1), seq, time: Ticks(2), asks, forgot, urgent };
             let bytes = packet([0x12, flags, 9, 0], &[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xfe, 0, 0, 0, 2]);
             assert_eq!(Probe::parse(&bytes), Ok(probe));
             assert_eq!(probe.to_bytes()[..], bytes);

@@ -1,4 +1,8 @@
-//! The paths of a session: what was sent on each, and what came.
+//! The paths of a session: what was sent on each, and what came. [`health`] says which are used.
+
+mod health;
+
+pub use health::{PathState, PathStats};
 
 use super::rtt::Rtt;
 use super::table::List;
@@ -31,6 +35,24 @@ pub struct PathTx {
     pub verdicts: u16,
     /// The peer's count of Congestion Experienced.
     pub ce: u16,
+    /// Turns that it is to be passed over, see [`health`].
+    pub penalty: u8,
+    /// Losses since the peer last told of it that nothing later on it showed.
+    pub silent: u8,
+    /// Probes sent since it was last found sound for a while.
+    pub tries: u8,
+    /// While it is bad, what was sent from here on shows that it carries again; then, that it has done so for a while.
+    pub trial: Seq,
+    /// While it is bad, when to probe it.
+    pub probe_at: Instant,
+    /// Segments sent on it, those sent again included.
+    pub sent: u64,
+    /// Of them, those that arrived while it was the path they were sent on last.
+    pub echoed: u64,
+    /// Of them, those that were found lost.
+    pub lost: u64,
+    /// Packets of it that carried Congestion Experienced.
+    pub marks: u64,
     /// Its round trip.
     pub rtt: Rtt,
 }
@@ -53,9 +75,10 @@ pub struct PathRx {
 }
 
 impl PathRx {
-    /// Takes note of a packet.
+    /// Takes note of a packet. Returns whether it leaves a gap on the path.
     #[inline]
-    pub fn note(&mut self, seq: Seq, time: Ticks, ce: bool, now: Instant, waited: u32) {
+    pub fn note(&mut self, seq: Seq, time: Ticks, ce: bool, now: Instant, waited: u32) -> bool {
+        let gap = self.highest.next().before(seq);
         if self.highest.before(seq) {
             self.highest = seq;
             self.time = time;
@@ -64,5 +87,6 @@ impl PathRx {
         }
         self.ce = self.ce.wrapping_add(u16::from(ce));
         self.fresh = true;
+        gap
     }
 }

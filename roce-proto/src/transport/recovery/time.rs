@@ -1,0 +1,120 @@
+//! The second detector: across paths, by time.
+//!
+//! A packet that was the last on its path leaves no gap, and a path that is dark none at all. What tells of these is that packets sent later
+//! have arrived on other paths: the manner of RACK (RFC 8985, sections 6.2 and 7.2), whose order by time of transmission holds whatever
+//! the paths are like. What RACK has in one round trip is taken here for each path, since those of paths may differ by orders of
+//! magnitude. A segment is lost if
+//!
+//! - something that was sent later has arrived, and
+//! - the feedback was written when the segment should have been there for a while: its age is more than its path's round trip, four times
+//!   that path's jitter (or what its least is with the longest queue that any path has now) and the reordering window W. The round trip has no delay of the receiver in it, so the comparison holds
+//!   however long that waited with the feedback.
+//!
+//! W is a quarter of the path's least round trip (RFC 8985: a quarter of the least), doubled whenever a segment that was sent again
+//! turns out to have arrived, at most to the round trip, and halved after 256 verdicts that were right.
+
+use super::Cause;
+use crate::time::Instant;
+use crate::transport::engine::Engine;
+use crate::transport::session::due;
+use crate::wire::shim::Seq;
+use core::time::Duration;
+
+/// Verdicts in a row that were right, after which W is halved.
+const RIGHT: u16 = 256;
+/// How often W is doubled at the most: from a quarter of a round trip to a whole one, which is also its bound, and a margin for paths whose
+/// least is far below what is usual.
+const DOUBLINGS: u8 = 6;
+/// Of a path that nothing came back from yet nothing is known: longer than around half of the earth.
+const UNKNOWN: Duration = Duration::from_millis(20);
+
+impl Engine {
+    /// What a path's round trip hardly exceeds. Of one that was never measured, a multiple of what the others have.
+    pub(in crate::transport) fn path_bound(&self, slot: u32, path: u8) -> Duration {
+        let rtt = &self.path(slot, path).tx.rtt;
+        if rtt.smoothed().is_some() {
+            return rtt.bound();
+        }
+        self.known_bound(slot).map_or(rtt.bound(), |known| (4 * known).max(UNKNOWN))
+    }
+
+    /// How old a segment on a path may be that arrives. While queues fill, what a path took of late is too little: its least with the longest queue
+    /// that any path has now is possible for it too.
+    fn usual(&self, slot: u32, path: u8) -> Duration {
+        let least = self.path(slot, path).tx.rtt.least().unwrap_or_default();
+        let longest = Duration::from_nanos(u64::from(self.sessions[slot].tx.longest));
+        self.path_bound(slot, path).max(least + longest)
+    }
+
+    /// The longest of the bounds that were measured.
+    pub(in crate::transport) fn known_bound(&self, slot: u32) -> Option<Duration> {
+        let rtts = (0..self.sessions[slot].paths).map(|p| &self.path(slot, p).tx.rtt);
+        rtts.filter(|rtt| rtt.smoothed().is_some()).map(|rtt| rtt.bound()).max()
+    }
+
+    fn reordering(&self, slot: u32, path: u8) -> Duration {
+        let rtt = &self.path(slot, path).tx.rtt;
+        let (least, most) = (rtt.least().unwrap_or_default(), rtt.smoothed().unwrap_or_default());
+        let w = (least / 4) * (1 << self.sessions[slot].tx.doublings);
+        w.min(most).max(self.config.times.gap_age)
+    }
+
+    /// A feedback came that was written a moment ago, but for its way. What is at or beyond `end`, it says nothing of.
+    pub(in crate::transport) fn judge_time(&mut self, slot: u32, end: Option<Seq>) {
+        if self.sessions[slot].paths == 1 && self.config.mechanisms.gap {
+            return;
+        }
+        let clock = self.clock;
+        let newest = self.sessions[slot].tx.newest;
+        let (mut bytes, mut doubtful) = (0, Instant::MAX);
+        for path in 0..self.sessions[slot].paths {
+            let Some(mut oldest) = self.path(slot, path).tx.in_flight.head() else { continue };
+            let wait = self.usual(slot, path) + self.reordering(slot, path);
+            loop {
+                let sent = self.segments.get(oldest).time;
+                if sent >= newest || end.is_some_and(|end| !self.segments.seq(oldest).before(end)) {
+                    break;
+                }
+                if clock < sent + wait {
+                    doubtful = doubtful.min(sent + wait);
+                    break;
+                }
+                bytes += self.lose(slot, oldest, Cause::Time);
+                let tx = &mut self.sessions[slot].tx;
+                tx.time_verdicts += 1;
+                if tx.time_verdicts == RIGHT {
+                    tx.time_verdicts = 0;
+                    tx.doublings = tx.doublings.saturating_sub(1);
+                }
+                match self.path(slot, path).tx.in_flight.head() {
+                    Some(next) => oldest = next,
+                    None => break,
+                }
+            }
+        }
+        if doubtful != Instant::MAX {
+            let late = Duration::from_nanos(u64::from(self.sessions[slot].tx.peer_delay));
+            doubtful += late.max(self.feedback_delay(slot));
+            self.arm(slot, doubtful);
+        }
+        self.sessions[slot].tx.time_at = doubtful;
+        self.lost_bytes(slot, bytes);
+    }
+
+    /// Something is old enough to be lost, and no feedback came to say so, though it could have: the peer is asked. Its answer is judged.
+    pub(in crate::transport) fn ask_by_time(&mut self, slot: u32) {
+        self.sessions[slot].tx.time_at = Instant::MAX;
+        if self.sessions[slot].tx.in_flight > 0 {
+            let path = self.next_path(slot, None);
+            self.sessions[slot].probe |= 1 << path;
+            self.owe(slot, due::PROBE);
+        }
+    }
+
+    /// Something was sent again that had arrived.
+    pub(in crate::transport) fn widen_reordering(&mut self, slot: u32) {
+        let tx = &mut self.sessions[slot].tx;
+        tx.doublings = (tx.doublings + 1).min(DOUBLINGS);
+        tx.time_verdicts = 0;
+    }
+}
