@@ -60,8 +60,11 @@ impl Figures {
         let some = |list: &[(&str, u64)]| {
             list.iter().filter(|(_, n)| *n > 0).map(|&(name, n)| (name.to_owned(), n)).collect()
         };
-        let losses =
-            [("gap", now.gap_losses - before.gap_losses), ("timeout", now.rto_losses - before.rto_losses)];
+        let losses = [
+            ("gap", now.gap_losses - before.gap_losses),
+            ("time", now.time_losses - before.time_losses),
+            ("timeout", now.rto_losses - before.rto_losses),
+        ];
         let kinds = Kind::ALL.map(|kind| (kind.name(), sent(kind)));
         let drops = now.dropped.iter().zip(before.dropped).map(|(now, before)| now - before);
         let drops: Vec<(&str, u64)> = Drop::NAMES.into_iter().zip(drops).collect();
@@ -126,8 +129,9 @@ pub fn text(figures: &Value) -> String {
     );
     if again > 0 {
         text.push_str(&format!(
-            "\n  lost by a gap {}, by a time-out {} ({} expired), probes {}; recovery p50 {}, p99 {} of {} messages",
+            "\n  lost by a gap {}, across paths {}, by a time-out {} ({} expired), probes {}; recovery p50 {}, p99 {} of {} messages",
             sum("/losses/gap"),
+            sum("/losses/time"),
             sum("/losses/timeout"),
             sum("/timeouts"),
             sum("/sent/probe"),
@@ -164,6 +168,7 @@ mod tests {
         let before = Counters { retransmitted: 3, spurious: 1, gap_losses: 3, ..Counters::default() };
         let mut now = Counters { retransmitted: 13, spurious: 3, gap_losses: 10, ..before.clone() };
         now.rto_losses = 4;
+        now.time_losses = 6;
         now.rtos = 2;
         now.sent[Kind::Data as usize] = 100;
         now.sent[Kind::Feedback as usize] = 24;
@@ -172,7 +177,8 @@ mod tests {
         let figures = Figures::of(&now, &before, &histogram(&[1_000, 1_000, 9_000]));
         assert_eq!((figures.segments, figures.control), (100, 25));
         assert_eq!((figures.retransmitted, figures.needed, figures.spurious), (10, 8, 2));
-        assert_eq!((figures.losses["gap"], figures.losses["timeout"], figures.timeouts), (7, 4, 2));
+        assert_eq!((figures.losses["gap"], figures.losses["time"]), (7, 6));
+        assert_eq!((figures.losses["timeout"], figures.timeouts), (4, 2));
         assert_eq!(
             figures.sent,
             [("data", 100), ("feedback", 24), ("probe", 1)].map(|(k, n)| (k.into(), n)).into()
@@ -200,7 +206,7 @@ mod tests {
         let second = lossy.lines().nth(1).unwrap();
         assert!(
             second.starts_with(
-                "  lost by a gap 4, by a time-out 0 (0 expired), probes 0; recovery p50 2.00 µs"
+                "  lost by a gap 4, across paths 0, by a time-out 0 (0 expired), probes 0; recovery p50 2.00 µs"
             ),
             "{lossy}"
         );

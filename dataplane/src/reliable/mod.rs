@@ -491,8 +491,14 @@ impl<B: Buffer> Reliable<B> {
                 if let Some(handle) = *self.handles.get(at)? {
                     return Some((handle, peer.qpn, peer.via));
                 }
-                // A way that there is not, or no more address handles: the packet is lost.
-                let handle = worker.create_ah(&self.way(peer, next.path), now).ok()?;
+                // A way that there is not, or no more address handles: the packet is lost. The first path is the session's own, without
+                // which there is none.
+                let Ok(handle) = worker.create_ah(&self.way(peer, next.path), now) else {
+                    if next.path > 0 {
+                        self.engine.deny_path(key, next.path);
+                    }
+                    return None;
+                };
                 *self.handles.get_mut(at)? = Some(handle);
                 Some((handle, peer.qpn, peer.via))
             }
