@@ -58,6 +58,7 @@ field("forgot", flag, "probe.forgot", "Had no room for some", 8, nil, 0x02)
 field("urgent", flag, "probe.urgent", "No answer came", 8, nil, 0x04)
 -- FEEDBACK
 field("cut", flag, "feedback.cut", "Cut", 8, nil, 0x01)
+field("status", flag, "feedback.status", "Misses something", 8, nil, 0x02)
 field("number", u32, "number", "Number", base.DEC)
 field("next", u32, "feedback.next", "Next", base.DEC)
 field("grant", u32, "grant", "Grant", base.DEC)
@@ -142,6 +143,7 @@ end }
 
 parse[1] = { 32, function(tree, buf)
   tree:add(f.cut, buf(1, 1))
+  tree:add(f.status, buf(1, 1))
   row(tree, buf, 12, { f.number, 4 }, { f.next, 4 }, { f.grant, 4 }, { f.duplicates, 4 }, { f.announced, 4 })
   local reports, words = buf(2, 1):uint(), buf(3, 1):uint()
   local say = 32 + 16 * reports + 4 * words

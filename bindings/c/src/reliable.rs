@@ -171,6 +171,7 @@ impl Endpoint {
             capacity: len as u64,
             communicator: message.communicator,
             tag: message.tag,
+            step: None,
         };
         let posted = messages.reliable.post_recv(session, &request, Memory::Filled { start, len });
         posted.map_err(|(e, _)| refused(e))

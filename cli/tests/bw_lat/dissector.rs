@@ -50,6 +50,7 @@ const FIELDS: [&str; 52] = [
     "data.tolerance",
     "payload",
     "feedback.cut",
+    "feedback.status",
     "number",
     "feedback.next",
     "grant",
@@ -174,6 +175,7 @@ impl Telling {
     fn feedback(&mut self, payload: &[u8]) {
         let f = Feedback::parse(payload).unwrap();
         self.flag("feedback.cut", f.head.cut);
+        self.flag("feedback.status", f.head.status);
         self.add("number", f.head.number.0);
         self.add("feedback.next", f.head.next.0);
         self.add("grant", f.head.grant.0);
@@ -389,6 +391,7 @@ fn made() -> Vec<(Option<u32>, Vec<u8>)> {
     let head = FeedbackHead {
         session,
         cut: true,
+        status: false,
         paths: 2,
         words: 2,
         number: Seq(9),
@@ -412,6 +415,8 @@ fn made() -> Vec<(Option<u32>, Vec<u8>)> {
     feedback.extend(0xa01f_ffffu32.to_be_bytes());
     feedback.extend(0x0000_0105u32.to_be_bytes());
     control(Kind::Feedback, &feedback);
+    let asks = FeedbackHead { cut: false, status: true, paths: 0, words: 0, ..head };
+    control(Kind::Feedback, &asks.to_bytes());
     for flag in 0..3 {
         let (asks, forgot, urgent) = (flag == 0, flag == 1, flag == 2);
         let (seq, time) = (Seq(u32::MAX), Ticks(u32::MAX));

@@ -45,8 +45,8 @@ impl Engine {
             tx.expiries = 0;
             self.watch_tail(slot);
         }
-        if self.config.mechanisms.time {
-            self.judge_time(slot, feedback.end());
+        if self.config.mechanisms.time || head.status {
+            self.judge_time(slot, feedback.end(), head.status);
         } else if self.sessions[slot].paths > 1 {
             self.sweep(slot);
         }

@@ -76,6 +76,9 @@ pub struct RecvRequest {
     pub communicator: u32,
     /// The application's tag.
     pub tag: u64,
+    /// Which step of its communicator's it belongs to, if the application says so: the receive is then expected to be filled soon after others of its step, and
+    /// with all of its capacity. What is missing is asked for before any time-out.
+    pub step: Option<u32>,
 }
 
 /// Which operation a completion is of.

@@ -45,11 +45,17 @@ pub struct Mechanisms {
     pub gap: bool,
     /// The second: across paths, by time.
     pub time: bool,
+    /// The third: the receiver's deadline, by what it expects of a step.
+    pub deadline: bool,
+    /// A probe right after the last segment of a long burst.
+    pub tail: bool,
+    /// The last two segments of messages tagged SYNC go twice.
+    pub copies: bool,
 }
 
 impl Default for Mechanisms {
     fn default() -> Mechanisms {
-        Mechanisms { health: true, gap: true, time: true }
+        Mechanisms { health: true, gap: true, time: true, deadline: true, tail: true, copies: true }
     }
 }
 
@@ -72,6 +78,8 @@ pub struct Limits {
     pub blocks: u32,
     /// Segments in flight; counted in chunks of 32.
     pub segments: u32,
+    /// Steps that receives belong to at once.
+    pub steps: u32,
     /// Sessions with a hole in what they received.
     pub windows: u32,
     /// Sequences in flight of one session, a power of two from 64 to 65,536.
@@ -139,6 +147,7 @@ impl Default for Limits {
             session_incoming: 64,
             blocks: 1_024,
             segments: 262_144,
+            steps: 1_024,
             windows: 1_024,
             window: 4_096,
         }
@@ -156,6 +165,7 @@ impl Limits {
         session_incoming: 16,
         blocks: 64,
         segments: 8_192,
+        steps: 64,
         windows: 16,
         window: 1_024,
     };
@@ -223,7 +233,7 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let l = &self.limits;
         let most = 1 << 24;
-        let ranges: [(&'static str, u64, u64, u64); 14] = [
+        let ranges: [(&'static str, u64, u64, u64); 15] = [
             ("segment", u64::from(self.segment), 64, 65_000),
             ("control", u64::from(self.control), 128, 65_000),
             ("paths", u64::from(self.paths), 1, 32),
@@ -237,6 +247,7 @@ impl Config {
             ("limits.session_incoming", u64::from(l.session_incoming), 1, 65_535),
             ("limits.blocks", u64::from(l.blocks), 1, most),
             ("limits.segments", u64::from(l.segments), 64, 1 << 26),
+            ("limits.steps", u64::from(l.steps), 1, most),
             ("limits.window", u64::from(l.window), 64, 65_536),
         ];
         for (name, value, least, most) in ranges {

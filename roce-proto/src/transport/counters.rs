@@ -20,12 +20,20 @@ pub struct Counters {
     pub sent: [u64; Kind::ALL.len()],
     /// Segments sent again.
     pub retransmitted: u64,
+    /// Segments sent twice at once, at the end of messages tagged SYNC.
+    pub copies: u64,
     /// Segments sent again of which the peer said that it had them.
     pub spurious: u64,
     /// Segments that a gap on their path showed to be lost.
     pub gap_losses: u64,
     /// Segments that later ones on other paths showed to be lost.
     pub time_losses: u64,
+    /// Segments that were lost by the receiver's deadline.
+    pub deadline_losses: u64,
+    /// Questions to peers after something of a step that has not come in time.
+    pub questions: u64,
+    /// Receives that named a step while all steps were in use.
+    pub no_step: u64,
     /// Segments given up by a retransmission time-out.
     pub rto_losses: u64,
     /// Expiries of a retransmission time-out.

@@ -4,6 +4,7 @@ use super::api::{Address, Completion, Event, Move, Operation, SessionKey, Status
 use super::config::{Config, ConfigError};
 use super::counters::Counters;
 use super::path::Path;
+use super::recovery::Step;
 use super::segments::Segments;
 use super::session::{Block, Channel, Incoming, Receiving, Sending, Session, SessionStats, State, due};
 use super::stateless::Stateless;
@@ -55,6 +56,9 @@ pub struct Engine {
     pub(super) receives: Slab<Receiving>,
     pub(super) by_match: Index,
     pub(super) receive_chain: Chain,
+    pub(super) steps: Slab<Step>,
+    pub(super) by_step: Index,
+    pub(super) step_chain: Chain,
     pub(super) incoming: Slab<Incoming>,
     pub(super) by_message: Index,
     pub(super) by_unexpected: Index,
@@ -116,6 +120,9 @@ impl Engine {
             receives: Slab::new(l.receives),
             by_match: Index::new(l.receives),
             receive_chain: Chain::new(l.receives),
+            steps: Slab::new(l.steps),
+            by_step: Index::new(l.steps),
+            step_chain: Chain::new(l.receives),
             incoming: Slab::new(config.incoming()),
             by_message: Index::new(config.incoming()),
             by_unexpected: Index::new(config.incoming()),
@@ -254,7 +261,7 @@ impl Engine {
     }
 
     /// The table entries in use, by name: what tests of leaks compare.
-    pub fn in_use(&self) -> [(&'static str, usize); 7] {
+    pub fn in_use(&self) -> [(&'static str, usize); 8] {
         [
             ("sessions", self.sessions.len()),
             ("channels", self.channels.len()),
@@ -263,6 +270,7 @@ impl Engine {
             ("incoming", self.incoming.len()),
             ("blocks", self.blocks.len()),
             ("completions", self.completions.len()),
+            ("steps", self.steps.len()),
         ]
     }
 
@@ -335,6 +343,7 @@ impl Engine {
     /// Completes a receive that is over, and forgets it.
     pub(super) fn finish_receive(&mut self, at: u32, status: Status, len: u64) {
         let r = self.receives[at];
+        self.leave_step(at, len);
         let session = &mut self.sessions[r.session];
         self.receive_chain.remove(&mut session.receives, at);
         if status == Status::Success {

@@ -101,6 +101,7 @@ impl Engine {
             communicator: request.communicator,
             tag: request.tag,
             ordinal,
+            step: 0,
             token: request.token,
             capacity: request.capacity,
             posted: self.now,
@@ -112,6 +113,10 @@ impl Engine {
         let ahead = c.announce.until(c.next_receive) >= AHEAD;
         let s = &mut self.sessions[slot];
         self.receive_chain.push_back(&mut s.receives, at);
+        if let Some(number) = request.step {
+            self.join_step(at, number);
+        }
+        let s = &mut self.sessions[slot];
         // What the peer may send unannounced: no more than we let it, nor than it lets itself.
         let eager = u64::from(s.eager).min(u64::from(self.config.allowance) * u64::from(s.segment));
         let holds = s.rx.blocks > 0;
@@ -157,6 +162,10 @@ impl Engine {
             }
         }
         let (left, length) = (m.count, m.length);
+        let came = length - (u64::from(left) * u64::from(self.sessions[r.session].segment)).min(length);
+        if came > 0 {
+            self.step_came(receive, came);
+        }
         if left == 0 {
             self.forget_incoming(message);
         }

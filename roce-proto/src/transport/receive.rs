@@ -4,7 +4,7 @@ use super::api::{Drop, Origin, Place, Placement, Received, Status};
 use super::config::REJECTED;
 use super::engine::Engine;
 use super::post::segments_of;
-use super::session::{Block, Fate, Incoming, State, due};
+use super::session::{Block, Fate, Incoming, Receiving, State, due};
 use super::table::List;
 use super::window::Verdict;
 use crate::wire::shim::{Common, Data, Kind, Probe, RejectReason, Reset, Seq, ShimError, Ticks};
@@ -127,7 +127,10 @@ impl Engine {
         match self.windows.judge(&s.rx.window, data.seq) {
             Verdict::New => {}
             Verdict::Duplicate => {
-                s.rx.duplicates = s.rx.duplicates.wrapping_add(1);
+                // The end of a message tagged SYNC comes twice, which says nothing about verdicts.
+                let left = data.length.saturating_sub(u64::from(data.segment) * u64::from(s.segment));
+                let twice = data.semantics.sync && left <= 2 * u64::from(s.segment);
+                s.rx.duplicates = s.rx.duplicates.wrapping_add(u32::from(!twice));
                 s.stats.duplicates += 1;
                 self.owe(slot, due::FEEDBACK);
                 return Err(Drop::Duplicate);
@@ -211,6 +214,9 @@ impl Engine {
             self.reject(slot, data, RejectReason::TooLong);
             return Received::Dropped(Drop::Rejected);
         }
+        if r.step > 0 {
+            self.step_came(receive, len as u64);
+        }
         if data.length <= u64::from(self.sessions[slot].segment) {
             self.by_match.remove(hash, receive);
             self.finish_receive(receive, Status::Success, data.length);
@@ -250,7 +256,10 @@ impl Engine {
         }
         match m.fate {
             Fate::Placed(receive) => {
-                let token = self.receives[receive].token;
+                let Receiving { token, step, .. } = self.receives[receive];
+                if step > 0 {
+                    self.step_came(receive, len as u64);
+                }
                 if m.count == 1 {
                     self.finish_receive(receive, Status::Success, m.length);
                 }

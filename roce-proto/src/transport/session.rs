@@ -145,6 +145,12 @@ pub struct Tx {
     pub longest: u32,
     /// The shortest round trip of the last feedback had a queue in it.
     pub queued: bool,
+    /// Segments that still go a second time, and the last of them.
+    pub copies: u8,
+    /// See `copies`.
+    pub copied: Seq,
+    /// The first segment since there was nothing more to send.
+    pub burst_from: Seq,
     /// When a bad path is to be probed.
     pub bad_at: Instant,
 }
@@ -194,6 +200,9 @@ impl Tx {
             time_at: Instant::MAX,
             longest: 0,
             queued: false,
+            copies: 0,
+            copied: first,
+            burst_from: first,
             bad_at: Instant::MAX,
         }
     }
@@ -232,6 +241,14 @@ pub struct Rx {
     pub partial: u32,
     /// One more than the one a segment came for last, or 0.
     pub last: u32,
+    /// Questions since the last new segment for a receive of a step.
+    pub questions: u8,
+    /// The next feedback is a question.
+    pub status: bool,
+    /// When the last question went.
+    pub asked_at: Instant,
+    /// When to see whether something is missing.
+    pub ask_at: Instant,
     /// The message to be rejected, the segment that came of it, and why.
     pub reject: (Seq, Seq, RejectReason),
 }
@@ -255,6 +272,10 @@ impl Rx {
             incoming_count: 0,
             partial: 0,
             last: 0,
+            questions: 0,
+            status: false,
+            asked_at: Instant::ZERO,
+            ask_at: Instant::MAX,
             reject: (Seq(0), Seq(0), RejectReason::TooLong),
         }
     }
@@ -438,6 +459,8 @@ pub struct Receiving {
     pub tag: u64,
     /// Number in its channel.
     pub ordinal: Seq,
+    /// One more than its step's number in the table, or 0.
+    pub step: u32,
     /// The application's name for it.
     pub token: u64,
     /// Bytes it takes.
@@ -514,5 +537,7 @@ mod tests {
         assert!(size_of::<Receiving>() <= 64, "{}", size_of::<Receiving>());
         assert!(size_of::<Incoming>() <= 96, "{}", size_of::<Incoming>());
         assert!(size_of::<Block>() <= 24, "{}", size_of::<Block>());
+        let step = size_of::<super::super::recovery::Step>();
+        assert!(step <= 64, "{step}");
     }
 }

@@ -178,6 +178,7 @@ impl Engine {
         let head = FeedbackHead {
             session: s.remote,
             cut,
+            status: core::mem::take(&mut s.rx.status),
             paths: reports as u8,
             words: words as u8,
             number: s.rx.feedback,

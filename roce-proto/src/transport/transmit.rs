@@ -19,6 +19,9 @@ const FEW: u32 = 32;
 /// one segment, would bring an answer for each.
 const SOME: u32 = 20;
 
+/// Segments at the end of a message tagged SYNC that go twice.
+const COPIES: u32 = 2;
+
 /// What holds a session's next segment back.
 enum Blocked {
     /// There is none.
@@ -64,6 +67,9 @@ impl Engine {
                     }
                     self.sessions[slot].in_ready = false;
                     self.ready_chain.remove(&mut self.ready, slot);
+                    if let Blocked::NoWork = blocked {
+                        self.end_of_burst(slot);
+                    }
                     if let Blocked::Waits = blocked {
                         self.watch_grant(slot);
                         if !self.sessions[slot].tx.eager.is_empty() {
@@ -73,11 +79,17 @@ impl Engine {
                 }
             }
         }
-        None
+        // The end of a burst may have brought a probe.
+        if self.due.is_empty() { None } else { self.next_control(buf) }
     }
 
     #[inline]
     fn next_segment(&mut self, slot: u32, buf: &mut [u8]) -> Result<Transmit, Blocked> {
+        if self.sessions[slot].tx.copies > 0
+            && let Some(record) = self.next_copy(slot)
+        {
+            return Ok(self.write_copy(slot, record, buf));
+        }
         let again = self.sessions[slot].tx.requested > 0;
         let (seq, record) = if again { self.pick_requested(slot)? } else { self.pick_new(slot)? };
         let transmit = self.write_segment(slot, seq, record, again, buf);
@@ -191,6 +203,10 @@ impl Engine {
         };
         send.sent += 1;
         if send.sent == send.segments {
+            if send.semantics.sync && self.config.mechanisms.copies {
+                s.tx.copies = send.segments.min(COPIES) as u8;
+                s.tx.copied = seq;
+            }
             self.leave_queue(at);
         }
         Ok((seq, record))
@@ -199,7 +215,7 @@ impl Engine {
     /// Puts a segment in flight on the next path, and writes its header.
     #[inline]
     fn write_segment(&mut self, slot: u32, seq: Seq, record: u32, again: bool, buf: &mut [u8]) -> Transmit {
-        let (now, clock) = (self.now, self.clock);
+        let clock = self.clock;
         // Another path than the one that lost it.
         let path = self.next_path(slot, again.then_some(self.segments.get(record).path));
         let segment = self.segments.get_mut(record);
@@ -218,9 +234,6 @@ impl Engine {
         s.tx.in_flight_bytes += u64::from(segment.bytes);
         let send = &self.sends[segment.message];
         let void = send.void.is_some();
-        let channel = &self.channels[send.channel];
-        let offset = u64::from(segment.index) * u64::from(s.segment);
-        let len = if void { 0 } else { (send.len - offset).min(u64::from(s.segment)) as u32 };
         let may_ask = s.tx.asked.before(s.tx.una) || s.tx.asked.until(seq) >= SOME;
         let blocked = s.tx.in_flight < FEW
             && may_ask
@@ -230,12 +243,59 @@ impl Engine {
         if blocked {
             s.tx.asked = seq;
         }
+        let (path_seq, ask) = (segment.path_seq, blocked || void);
+        self.header(slot, seq, record, (path, path_seq), (ask, again), buf)
+    }
+
+    /// The segment that goes a second time now; none if it has arrived or is to be sent again anyhow.
+    fn next_copy(&mut self, slot: u32) -> Option<u32> {
+        while self.sessions[slot].tx.copies > 0 {
+            let tx = &mut self.sessions[slot].tx;
+            tx.copies -= 1;
+            let seq = tx.copied.back(u32::from(tx.copies));
+            let record = self.find_open(slot, seq);
+            if let Some(record) = record.filter(|r| self.segments.get(*r).state == State::InFlight) {
+                return Some(record);
+            }
+        }
+        None
+    }
+
+    /// Sends a segment a second time, on another path. It stays in flight on the first: this one is not waited for.
+    fn write_copy(&mut self, slot: u32, record: u32, buf: &mut [u8]) -> Transmit {
+        let path = self.next_path(slot, Some(self.segments.get(record).path));
+        let tx = &mut self.path_mut(slot, path).tx;
+        let path_seq = tx.next;
+        tx.next = path_seq.next();
+        tx.sent += 1;
+        self.counters.copies += 1;
+        self.header(slot, self.segments.seq(record), record, (path, path_seq), (false, true), buf)
+    }
+
+    /// Writes a segment's header.
+    #[inline]
+    fn header(
+        &mut self,
+        slot: u32,
+        seq: Seq,
+        record: u32,
+        (path, path_seq): (u8, Seq),
+        (ask, again): (bool, bool),
+        buf: &mut [u8],
+    ) -> Transmit {
+        let segment = self.segments.get(record);
+        let s = &self.sessions[slot];
+        let send = &self.sends[segment.message];
+        let void = send.void.is_some();
+        let channel = &self.channels[send.channel];
+        let offset = u64::from(segment.index) * u64::from(s.segment);
+        let len = if void { 0 } else { (send.len - offset).min(u64::from(s.segment)) as u32 };
         let data = Data {
             session: s.remote,
             path,
-            path_seq: segment.path_seq,
+            path_seq,
             seq,
-            time: Ticks::of(now),
+            time: Ticks::of(self.now),
             message: send.number,
             segment: segment.index,
             communicator: channel.communicator,
@@ -243,7 +303,7 @@ impl Engine {
             ordinal: send.ordinal,
             length: if void { u64::from(send.sent) } else { send.len },
             semantics: send.semantics,
-            ask: blocked || void,
+            ask,
             again,
             void,
             granted: send.granted,
@@ -265,6 +325,9 @@ impl Engine {
         s.wheel_at = Instant::MAX;
         if s.rx.at <= clock {
             self.feedback_late(slot);
+        }
+        if self.sessions[slot].rx.ask_at <= clock {
+            self.deadline_passed(slot);
         }
         if self.sessions[slot].tx.gap_at <= clock {
             self.mature_gaps(slot);
@@ -297,7 +360,7 @@ impl Engine {
         }
         let tx =
             s.tx.gap_at.min(s.tx.time_at).min(s.tx.bad_at).min(s.tx.at).min(s.tx.wake_at).min(s.tx.ask_at);
-        let at = s.rx.at.min(tx).min(s.announcing.at).min(s.alive_at);
+        let at = s.rx.at.min(s.rx.ask_at).min(tx).min(s.announcing.at).min(s.alive_at);
         self.arm(slot, at);
     }
 }

@@ -173,7 +173,7 @@ impl Net {
         let token = self.next_token;
         self.next_token += 1;
         let h = &mut self.hosts[at];
-        let request = RecvRequest { token, capacity: capacity as u64, communicator: 7, tag };
+        let request = RecvRequest { token, capacity: capacity as u64, communicator: 7, tag, step: None };
         h.receives.insert(token, (vec![0xee; capacity], (from, tag)));
         if let Err(refused) = h.engine.post_recv(key, &request) {
             assert!([from, at].map(Some).contains(&self.hostile), "{refused}");

@@ -217,13 +217,22 @@ impl Apps {
                     len: m.size,
                     communicator: m.communicator,
                     tag: m.tag,
-                    semantics: Semantics::default(),
+                    semantics: Semantics {
+                        step: m.step.unwrap_or_default(),
+                        sync: m.sync,
+                        ..Semantics::default()
+                    },
                 };
                 (m.size, host.engine.post_send(key, &request))
             }
             Operation::Recv => {
-                let request =
-                    RecvRequest { token, capacity: m.capacity, communicator: m.communicator, tag: m.tag };
+                let request = RecvRequest {
+                    token,
+                    capacity: m.capacity,
+                    communicator: m.communicator,
+                    tag: m.tag,
+                    step: m.step,
+                };
                 (m.capacity, host.engine.post_recv(key, &request))
             }
         };

@@ -51,9 +51,10 @@ impl Scenario {
             strict: chance(&mut rng, 65),
             paths: if rng.bool() { 1 } else { rng.u8(2..=8) },
         };
-        let topology = match rng.u8(..3) {
+        let topology = match rng.u8(..4) {
             0 => Topology::Mesh { lanes: rng.usize(1..=usize::from(mood.paths)) },
             1 => Topology::Star,
+            2 => Topology::LeafSpine { leaves: rng.usize(2..=4), spines: rng.usize(1..=4) },
             _ => Topology::Dumbbell { lanes: rng.usize(1..=usize::from(mood.paths)) },
         };
         let links = links(&mut rng, &topology, n, &mood);
@@ -142,6 +143,7 @@ fn host(rng: &mut Rng, hosts: usize, messages: usize, mood: &Mood) -> HostPlan {
         session_incoming: spread(rng, 1, 64) as u32,
         blocks: spread(rng, 1, 200) as u32,
         segments: spread(rng, 64, 20_000) as u32,
+        steps: if chance(rng, 20) { 1 } else { 64 },
         windows: spread(rng, 1, 16) as u32,
         window: 64 << rng.u32(..7),
     };
@@ -231,6 +233,8 @@ fn load(rng: &mut Rng, hosts: usize, mood: &Mood) -> Vec<MessagePlan> {
     let blocking = mood.strict && chance(rng, 25);
     let chained = mood.strict && (kind == 3 || kind == 4) && rng.bool();
     let late = rng.u8(..3);
+    let steps = chance(rng, 40).then(|| spread(rng, 1, 40) as u32);
+    let sync = chance(rng, 20);
     let span = mood.span.as_nanos() as u64 + 1;
     let mut messages: Vec<MessagePlan> = Vec::with_capacity(count);
     for (i, (from, to)) in pairs.into_iter().enumerate() {
@@ -255,6 +259,9 @@ fn load(rng: &mut Rng, hosts: usize, mood: &Mood) -> Vec<MessagePlan> {
             communicator: (tag % 3) as u32,
             tag: tag.wrapping_mul(0x9e37_79b9_7f4a_7c15),
             size,
+            // Often those that are posted at about the same time.
+            step: steps.map(|n| i as u32 / n),
+            sync,
             capacity: if short && rng.u8(..4) == 0 { rng.u64(..=size) } else { 0 },
             send_at,
             recv_at,

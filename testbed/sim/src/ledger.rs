@@ -1,6 +1,7 @@
 //! The checker of messages: what was posted, what arrived, how it ended, and whether the two sides agree on that.
 
 use crate::watch::{Check, Told};
+use roce_proto::time::Instant;
 use roce_proto::transport::{Completion, Operation, SessionKey, Status};
 use roce_proto::wire::shim::{Data, Seq};
 use std::collections::{HashMap, HashSet};
@@ -65,6 +66,8 @@ pub struct Ledger {
     pub progress: u64,
     /// From post to completion of sends that ended well.
     pub times: Vec<Duration>,
+    /// Of each send that ended well, the number of its message, when it was posted and when it ended, by its host's clock.
+    pub spans: Vec<(usize, Duration, Duration)>,
     /// Sends and receives by how they ended: well, too long, with their session.
     pub ended: [u64; 3],
     /// Bytes that arrived.
@@ -326,6 +329,8 @@ impl Ledger {
             return Err((Check::Agreement, format!("{done:?}, and {} bytes are there", op.placed)));
         }
         self.times.push(done.done - done.posted);
+        let since = |at: Instant| Duration::from_nanos(at.as_nanos());
+        self.spans.push((op.message, since(done.posted), since(done.done)));
         Ok(())
     }
 

@@ -39,8 +39,8 @@ pub struct Report {
     pub downs: u64,
     /// Bytes of messages that arrived.
     pub bytes: u64,
-    /// Segments found lost: by a gap on their path, across paths by time, by a time-out.
-    pub found: [u64; 3],
+    /// Segments found lost: by a gap on their path, across paths by time, by the receiver's deadline, by a time-out.
+    pub found: [u64; 4],
     /// From each segment's first loss to its arrival, in order of size.
     pub repairs: Vec<Duration>,
     /// The mean round trip, queues included.
@@ -49,6 +49,8 @@ pub struct Report {
     pub stall: Duration,
     /// What each link carried.
     pub carried: Vec<Carried>,
+    /// Of each send that ended well, the number of its message, when it was posted and when it ended.
+    pub spans: Vec<(usize, Duration, Duration)>,
     /// From post to completion of each send that ended well, in order of size.
     pub times: Vec<Duration>,
 }

@@ -45,7 +45,7 @@ impl Scenario {
             Poll::Every(gap) => gap.max(h.spacing),
         };
         let round = self.hosts.iter().map(gap).max().unwrap_or_default();
-        let rtt = 6 * delay + 8 * round + Duration::from_millis(1);
+        let rtt = 8 * delay + 8 * round + Duration::from_millis(1);
         let segment = self.hosts.iter().map(|h| h.config.segment).min().unwrap_or(64);
         let bytes: u64 = self.messages.iter().map(|m| m.size).sum();
         let segments = bytes / u64::from(segment) + self.messages.len() as u64;
@@ -194,6 +194,10 @@ pub struct MessagePlan {
     pub size: u64,
     /// Bytes that the receive takes.
     pub capacity: u64,
+    /// The step that its two sides say it belongs to.
+    pub step: Option<u32>,
+    /// It is tagged SYNC.
+    pub sync: bool,
     /// When the send is posted at the earliest.
     pub send_at: Duration,
     /// When the receive is posted at the earliest.

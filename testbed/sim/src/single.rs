@@ -20,6 +20,10 @@ pub struct Single {
     pub size: u64,
     /// When the first message is sent: later than zero, its session is open by then.
     pub at: Duration,
+    /// Messages name their step: as many as there are hosts are one.
+    pub steps: bool,
+    /// Messages are tagged SYNC.
+    pub sync: bool,
     /// How long a receive is posted after its send; all of a host are posted at once.
     pub late: Duration,
     /// How hosts are joined.
@@ -50,6 +54,8 @@ impl Default for Single {
             messages: 100,
             size: 65_536,
             at: Duration::ZERO,
+            steps: false,
+            sync: false,
             late: Duration::ZERO,
             topology: Topology::Mesh { lanes: 1 },
             link: impair::Config { delay: Duration::from_micros(5), ..impair::Config::default() },
@@ -125,6 +131,8 @@ impl Single {
             tag: 0,
             size: self.size,
             capacity: self.size,
+            step: self.steps.then_some(round as u32),
+            sync: self.sync,
             send_at: self.at,
             recv_at: self.late,
             send_after: after,

@@ -224,6 +224,7 @@ impl Watch {
             ("incoming", incoming),
             ("blocks", l.blocks as usize),
             ("completions", operations),
+            ("steps", l.steps as usize),
         ];
         for ((name, used), (known, most)) in engine.in_use().into_iter().zip(bounds) {
             if name != known || used > most {

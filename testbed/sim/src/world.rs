@@ -417,13 +417,19 @@ impl<'a> World<'a> {
         let counters = self.net.counters().0;
         let retransmitted = sum(|c| c.retransmitted);
         let spurious = sum(|c| c.spurious);
-        let found = [sum(|c| c.gap_losses), sum(|c| c.time_losses), sum(|c| c.rto_losses)];
+        let found = [
+            sum(|c| c.gap_losses),
+            sum(|c| c.time_losses),
+            sum(|c| c.deadline_losses),
+            sum(|c| c.rto_losses),
+        ];
         self.ledger.times.sort_unstable();
         let mut repairs = std::mem::take(&mut self.net.figures.repairs);
         repairs.sort_unstable();
         Report {
             found,
             repairs,
+            spans: std::mem::take(&mut self.ledger.spans),
             round_trip: self.net.figures.round_trip(),
             stall: self.net.figures.stall,
             carried: std::mem::take(&mut self.net.carried),

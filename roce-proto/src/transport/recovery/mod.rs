@@ -1,11 +1,13 @@
 //! What becomes of segments in flight: one file for each detector. A detector only gives a verdict; what follows from it is
 //! [`segment`].
 
+mod deadline;
 mod gap;
 mod segment;
 mod tail;
 mod time;
 
+pub(super) use deadline::Step;
 pub use segment::{Protection, after_loss};
 
 /// What a verdict comes from.
@@ -15,6 +17,8 @@ pub enum Cause {
     Gap,
     /// Later packets on other paths arrived, and it is older than its path explains.
     Time,
+    /// The receiver misses it.
+    Deadline,
     /// A retransmission time-out.
     Timeout,
     /// The message was rejected: no loss.

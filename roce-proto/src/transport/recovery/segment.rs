@@ -55,6 +55,7 @@ impl Engine {
         match cause {
             Cause::Gap => self.counters.gap_losses += 1,
             Cause::Time => self.counters.time_losses += 1,
+            Cause::Deadline => self.counters.deadline_losses += 1,
             Cause::Timeout => self.counters.rto_losses += 1,
             Cause::Rejected => {}
         }
@@ -170,7 +171,7 @@ impl Engine {
     }
 
     /// The record of a sequence that is not acknowledged.
-    fn find_open(&self, slot: u32, seq: Seq) -> Option<u32> {
+    pub(in crate::transport) fn find_open(&self, slot: u32, seq: Seq) -> Option<u32> {
         let mut chunk = Segments::first(&self.sessions[slot].tx.chunks);
         while let Some(i) = chunk {
             let head = self.segments.head(i);

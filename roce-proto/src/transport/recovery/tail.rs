@@ -4,6 +4,7 @@ use super::Cause;
 use crate::time::Instant;
 use crate::transport::congestion::Congestion;
 use crate::transport::engine::Engine;
+use crate::transport::receive::LONG;
 use crate::transport::session::due;
 use core::time::Duration;
 
@@ -50,6 +51,24 @@ impl Engine {
             self.sessions[slot].tx.at = at;
             self.arm(slot, at);
         }
+    }
+
+    /// There is nothing more to send for now. After a long burst a probe follows its last segment, as nothing else would show that one to be lost before the wait is over;
+    /// after a longer one another goes on the next path, as the first may be lost where the segment was. So they are less than a fortieth of the packets.
+    pub(in crate::transport) fn end_of_burst(&mut self, slot: u32) {
+        let tx = &mut self.sessions[slot].tx;
+        let burst = tx.burst_from.until(tx.next);
+        tx.burst_from = tx.next;
+        if burst < LONG || tx.in_flight == 0 || !self.config.mechanisms.tail {
+            return;
+        }
+        let last = tx.path;
+        self.sessions[slot].probe |= 1 << last;
+        if burst >= 2 * LONG {
+            let other = self.next_path(slot, Some(last));
+            self.sessions[slot].probe |= 1 << other;
+        }
+        self.owe(slot, due::PROBE);
     }
 
     /// Something came in on one of several paths: what waits for much longer than that on another is lost.

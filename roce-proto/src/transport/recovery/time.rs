@@ -59,13 +59,15 @@ impl Engine {
         w.min(most).max(self.config.times.gap_age)
     }
 
-    /// A feedback came that was written a moment ago, but for its way. What is at or beyond `end`, it says nothing of.
-    pub(in crate::transport) fn judge_time(&mut self, slot: u32, end: Option<Seq>) {
-        if self.sessions[slot].paths == 1 && self.config.mechanisms.gap {
+    /// A feedback came that was written a moment ago, but for its way. What is at or beyond `end`, it says nothing of. With `status`, the receiver misses something,
+    /// see [`deadline`](super::deadline): then age is enough.
+    pub(in crate::transport) fn judge_time(&mut self, slot: u32, end: Option<Seq>, status: bool) {
+        if self.sessions[slot].paths == 1 && self.config.mechanisms.gap && !status {
             return;
         }
         let clock = self.clock;
-        let newest = self.sessions[slot].tx.newest;
+        let newest = if status { clock } else { self.sessions[slot].tx.newest };
+        let cause = if status { Cause::Deadline } else { Cause::Time };
         let (mut bytes, mut doubtful) = (0, Instant::MAX);
         for path in 0..self.sessions[slot].paths {
             let Some(mut oldest) = self.path(slot, path).tx.in_flight.head() else { continue };
@@ -79,7 +81,7 @@ impl Engine {
                     doubtful = doubtful.min(sent + wait);
                     break;
                 }
-                bytes += self.lose(slot, oldest, Cause::Time);
+                bytes += self.lose(slot, oldest, cause);
                 let tx = &mut self.sessions[slot].tx;
                 tx.time_verdicts += 1;
                 if tx.time_verdicts == RIGHT {

@@ -8,6 +8,7 @@ pub const MAX_PATHS: usize = 32;
 pub const MAX_WORDS: usize = 128;
 
 const CUT: u8 = 0x01;
+const STATUS: u8 = 0x02;
 const TAG: u8 = 0x10;
 const LATE: u8 = 0x01;
 
@@ -18,6 +19,8 @@ pub struct FeedbackHead {
     pub session: u64,
     /// The bitmap had no room for all that arrived.
     pub cut: bool,
+    /// The receiver misses something that it expects: what is in flight is to be judged by its age.
+    pub status: bool,
     /// Path reports that follow.
     pub paths: u8,
     /// Words of bitmap that follow them.
@@ -43,7 +46,7 @@ impl FeedbackHead {
     pub fn to_bytes(&self) -> [u8; 32] {
         let common = Common {
             kind: Kind::Feedback,
-            flags: if self.cut { CUT } else { 0 },
+            flags: (CUT * u8::from(self.cut)) | (STATUS * u8::from(self.status)),
             path: self.paths,
             count: self.words,
             session: self.session,
@@ -149,6 +152,7 @@ impl<'a> Feedback<'a> {
             head: FeedbackHead {
                 session: common.session,
                 cut: common.flags & CUT != 0,
+                status: common.flags & STATUS != 0,
                 paths: common.path,
                 words: common.count,
                 number: Seq(be32(b, 12)),
@@ -210,6 +214,7 @@ mod tests {
         let head = FeedbackHead {
             session: 0x0102_0304_0506_0708,
             cut: true,
+            status: false,
             paths: 1,
             words: 2,
             number: Seq(9),
@@ -220,6 +225,11 @@ mod tests {
         };
         assert_eq!(f.head, head);
         assert_eq!(head.to_bytes(), BYTES[..32]);
+        let asks = FeedbackHead { cut: false, status: true, ..head };
+        assert_eq!(asks.to_bytes()[1], 2);
+        let mut bytes = BYTES;
+        bytes[1] = 2;
+        assert_eq!(Feedback::parse(&bytes).expect("sound").head, asks);
         let report = PathReport {
             path: 6,
             late: true,

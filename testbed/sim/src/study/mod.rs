@@ -3,6 +3,7 @@
 
 pub mod paths;
 pub mod permutation;
+pub mod tail;
 
 use std::time::Duration;
 use testbed_impair::{Config, Rate};

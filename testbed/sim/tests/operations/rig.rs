@@ -111,6 +111,7 @@ fn side(host: usize, epoch: u64, seed: u64) -> Side {
         session_incoming: rng.u32(1..4),
         blocks: rng.u32(1..6),
         segments: 64,
+        steps: 4,
         windows: 1,
         window: 64,
     };
@@ -243,7 +244,9 @@ impl Rig {
                 engine.post_send(key, &SendRequest { token, len, tag, ..SendRequest::default() })
             }
             Operation::Recv => {
-                engine.post_recv(key, &RecvRequest { token, capacity: len, tag, ..RecvRequest::default() })
+                let step = (len % 3 > 0).then_some(len as u32 % 5);
+                let request = RecvRequest { token, capacity: len, tag, step, ..RecvRequest::default() };
+                engine.post_recv(key, &request)
             }
         };
         if posted.is_err() {
