@@ -391,7 +391,10 @@ impl<I: PortIo + 'static> Rank<I> {
         self.piece = awaited.iter().map(|(_, len)| *len).max().unwrap_or(0).max(4);
         for (nth, (rank, _)) in awaited.into_iter().enumerate() {
             let buf = self.buffer();
-            let request = RecvRequest { token: nth as u64, communicator: DATA, ..RecvRequest::default() };
+            // What a step misses is asked for, see the receiver's deadline in docs/protocol.md.
+            let step = Some(step as u32);
+            let request =
+                RecvRequest { token: nth as u64, communicator: DATA, step, ..RecvRequest::default() };
             let Some(session) = self.sessions[rank as usize] else { continue };
             if let Err((e, _)) = self.reliable.post_recv(session, &request, buf) {
                 // Of a session that is gone, an event says so.

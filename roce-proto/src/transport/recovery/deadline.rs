@@ -63,7 +63,7 @@ impl Step {
         let left = self.expected.saturating_sub(self.received).min(self.expected);
         // In 1/1024, squared in 1/2²⁰; 2⁵⁴ bytes are no bound that counts.
         let left = u128::from(left) * 1024 / u128::from(self.expected.max(1));
-        let more = (most - least).as_nanos() * left * left >> 20;
+        let more = ((most - least).as_nanos() * left * left) >> 20;
         least + Duration::from_nanos(more as u64)
     }
 }

@@ -244,7 +244,7 @@ impl Rig {
                 engine.post_send(key, &SendRequest { token, len, tag, ..SendRequest::default() })
             }
             Operation::Recv => {
-                let step = (len % 3 > 0).then_some(len as u32 % 5);
+                let step = (!len.is_multiple_of(3)).then_some(len as u32 % 5);
                 let request = RecvRequest { token, capacity: len, tag, step, ..RecvRequest::default() };
                 engine.post_recv(key, &request)
             }
