@@ -250,7 +250,7 @@ fn paths_are_as_long_and_as_narrow_as_asked() {
     let min = report["results"][0]["latency"]["half_rtt_ns"]["min"].as_f64().unwrap();
     assert!((4e6..12e6).contains(&min), "{min} ns");
     // One flow has one path, of 100 Mbit/s.
-    let result = bed.bw("10.78.201.1", "-s 64k -D 1 --paths 1 --window 64k");
+    let result = bed.bw("10.78.201.1", "-s 64k -D 1 --paths 1");
     let goodput = result["client_to_server"]["goodput_bits_per_second"].as_f64().unwrap();
     assert!((1e7..1e8).contains(&goodput), "{goodput}");
     assert!(bed.run("path", "1 --loss 1%").err.contains("come in bursts"));
