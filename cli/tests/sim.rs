@@ -84,3 +84,30 @@ fn what_cannot_be_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{args}: {output:?}");
     }
 }
+
+#[test]
+fn a_network_of_two_tiers_and_a_permutation() {
+    let flags =
+        "--hosts 8 --pattern permutation --topology leaf-spine --leaves 2 --spines 4 --rate 10g --delay 1us";
+    let time = |paths: u8| {
+        let report = json(&format!("{flags} --paths {paths} -s 1MB -n 8"));
+        assert_eq!(report["results"][0]["succeeded"], 16, "{report:#}");
+        report["results"][0]["virtual_time_ns"].as_u64().expect("a number")
+    };
+    // With one path each, two flows share a link; a megabyte takes 840 us alone.
+    let (one, many) = (time(1), time(16));
+    assert!(many < one && many > 840_000, "{many} {one}");
+}
+
+#[test]
+fn a_study_prints_ours_beside_what_was_published() {
+    let report = json("--study permutation");
+    let p99 = |name: &str| -> Vec<f64> {
+        let results = report["results"].as_array().expect("a list").iter();
+        results.filter(|r| r["flows"] == name).filter_map(|r| r["completion_us"]["p99"].as_f64()).collect()
+    };
+    let (ours, theirs) = (p99("32 paths by health"), p99("EQDS, trimming (htsim)"));
+    assert_eq!((ours.len(), theirs.as_slice()), (3, [197.0].as_slice()));
+    assert!(ours.iter().all(|us| *us > 165.0 && *us <= 1.10 * theirs[0]), "{ours:?}");
+    assert_eq!((&report["ok"], &report["violations"]), (&Value::Bool(true), &Value::Array(Vec::new())));
+}

@@ -1,6 +1,7 @@
 //! `spraywire sim`: reliable endpoints and the network between them under a virtual clock; one scenario, or a swarm of them.
 
 mod one;
+mod study;
 mod swarm;
 
 use crate::args::OutputArgs;
@@ -29,6 +30,8 @@ Examples:
   spraywire sim --delay 5ms --loss 1% -s 1MB -n 100          a hundred megabytes over a bad network of 10 ms round trip
   spraywire sim --hosts 9 --pattern many-to-one --topology star --rate 10g --mark-from 100KB --cc delay-ecn
   spraywire sim --paths 4 --lanes 4 --reorder 10% --trace    each event in a line: time, host, event
+  spraywire sim --hosts 16 --pattern permutation --topology leaf-spine --rate 100g --paths 16 -s 2MB -n 16
+  spraywire sim --study permutation                          64 hosts over two tiers, beside published figures of others
   spraywire sim --swarm --seconds 60                         random hosts, networks, loads, faults and restarts for a minute
   spraywire sim --swarm --seed 7 --runs 1000 --json          these thousand scenarios
   spraywire sim --swarm --seed 7 --runs 1 --trace            one of them again, as a log";
@@ -40,6 +43,10 @@ pub struct SimArgs {
     /// Run random scenarios, one for each seed
     #[arg(long)]
     pub swarm: bool,
+
+    /// Run scenarios with promises, three seeds of each, and print their figures
+    #[arg(long, value_enum, value_name = "NAME", conflicts_with_all = ["swarm", "trace"])]
+    pub study: Option<Study>,
 
     /// Seed of all that happens by chance; the first of a swarm. 1 if not given, and for a swarm a fresh one
     #[arg(long, value_name = "NUMBER")]
@@ -105,13 +112,21 @@ pub struct OneArgs {
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration, conflicts_with = "swarm")]
     pub late: Duration,
 
-    /// How hosts are joined: a link between each two, a switch, or two switches
+    /// How hosts are joined
     #[arg(long, value_enum, default_value_t = Topology::Mesh, value_name = "SHAPE", conflicts_with = "swarm")]
     pub topology: Topology,
 
     /// Links in parallel, between each two hosts or the two switches, that paths are spread over
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=32), conflicts_with = "swarm")]
     pub lanes: u8,
+
+    /// Leaves of a leaf-spine network
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64), conflicts_with = "swarm")]
+    pub leaves: u8,
+
+    /// Spines of a leaf-spine network
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64), conflicts_with = "swarm")]
+    pub spines: u8,
 
     /// Paths of a session
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=32), conflicts_with = "swarm")]
@@ -134,6 +149,18 @@ pub struct OneArgs {
     pub poll: Option<Duration>,
 }
 
+/// Scenarios with promises.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Study {
+    /// Many paths: no needless retransmissions, how soon losses are repaired, a dark path, a bad one, an incast
+    Paths,
+    /// 64 hosts at 8 leaves and 8 spines, a flow of 2 MB from each to another, beside what was published of other transports
+    Permutation,
+    /// Ring all-reduce and all-to-all with losses, each mechanism of recovery switched off in turn; --hosts 16 or more
+    Tail,
+}
+
 /// Who sends to whom.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -148,6 +175,8 @@ pub enum Pattern {
     Ring,
     /// There and back, one after the other
     PingPong,
+    /// From each to another one, so that each receives from one
+    Permutation,
 }
 
 /// How hosts are joined.
@@ -160,6 +189,8 @@ pub enum Topology {
     Star,
     /// Two switches, half of the hosts at each
     Dumbbell,
+    /// Two tiers: hosts at leaves, each leaf joined with each spine, chosen by a hash of addresses and ports (ECMP)
+    LeafSpine,
 }
 
 /// Congestion control.
@@ -175,7 +206,11 @@ pub enum Congestion {
 /// Runs the command.
 pub fn run(args: &SimArgs) -> Result<Exit, Error> {
     args.output.json().check()?;
-    if args.swarm { swarm::run(args) } else { one::run(args) }
+    match args.study {
+        Some(study) => study::run(args, study),
+        None if args.swarm => swarm::run(args),
+        None => one::run(args),
+    }
 }
 
 /// Runs a scenario; with `--trace`, its events go to where the text goes.

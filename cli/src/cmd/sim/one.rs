@@ -53,6 +53,7 @@ fn single(args: &SimArgs) -> Result<Single, Error> {
             Pattern::AllToAll => testbed_sim::Pattern::AllToAll,
             Pattern::Ring => testbed_sim::Pattern::Ring,
             Pattern::PingPong => testbed_sim::Pattern::PingPong,
+            Pattern::Permutation => testbed_sim::Pattern::Permutation,
         },
         messages: one.messages as usize,
         size: one.size,
@@ -61,6 +62,10 @@ fn single(args: &SimArgs) -> Result<Single, Error> {
             Topology::Mesh => testbed_sim::Topology::Mesh { lanes },
             Topology::Star => testbed_sim::Topology::Star,
             Topology::Dumbbell => testbed_sim::Topology::Dumbbell { lanes },
+            Topology::LeafSpine => testbed_sim::Topology::LeafSpine {
+                leaves: usize::from(one.leaves),
+                spines: usize::from(one.spines),
+            },
         },
         link,
         config: Config {
