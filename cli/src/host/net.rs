@@ -130,6 +130,27 @@ mod tests {
     }
 
     #[test]
+    fn interfaces_without_a_device_are_called_by_their_kind() {
+        let machine = Machine::new();
+        let make = |name: &str, kind: u32, uevent: &str| {
+            let of = |file: &str| format!("/sys/class/net/{name}/{file}");
+            machine.file(&of("mtu"), "1500\n").file(&of("type"), &format!("{kind}\n"));
+            machine.file(&of("uevent"), &format!("{uevent}INTERFACE={name}\n"));
+        };
+        make("lo", 772, "");
+        make("br0", 1, "DEVTYPE=bridge\n");
+        make("veth0", 1, "");
+        make("dt0", 1, "");
+        machine.file("/sys/class/net/dt0/tun_flags", "0x1002\n");
+        let of =
+            |name: &str| interface(&machine.host, name).map(|i| (i.driver, i.loopback, i.ethernet)).unwrap();
+        assert_eq!(of("lo"), ("loopback".to_owned(), true, false));
+        for (name, driver) in [("br0", "bridge"), ("veth0", "virtual"), ("dt0", "tap")] {
+            assert_eq!(of(name), (driver.to_owned(), false, true), "{name}");
+        }
+    }
+
+    #[test]
     fn addresses_of_the_kernel() {
         let machine = Machine::new();
         machine.file(
