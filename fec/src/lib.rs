@@ -23,7 +23,9 @@ mod field;
 pub mod kernel;
 mod matrix;
 pub mod policy;
+mod workshop;
 
 pub use codec::{Codec, CodecId, MAX_SHARDS, ReedSolomon};
 pub use decoder::Decoder;
 pub use error::Error;
+pub use workshop::{MOST_DATA, MOST_PARITY, Workshop};

@@ -6,6 +6,8 @@ const ENOUGH: u32 = 512;
 const DECAY: f64 = 0.95;
 /// The share of packets that is taken for lost before anything was measured: the classes' full strength.
 const FIRST: f64 = 1e-2;
+/// The same of the mean burst: neighbouring losses.
+const FIRST_BURST: f64 = 2.0;
 /// Levels are told in steps of this factor; the lowest is what nobody has to protect much against.
 const STEP: f64 = 2.0;
 const LOWEST: f64 = 1e-6;
@@ -28,7 +30,7 @@ pub struct Losses {
 
 impl Default for Losses {
     fn default() -> Losses {
-        Losses { sent: [0; 2], lost: [0; 2], level: FIRST, told: step_above(FIRST), burst: 1.0 }
+        Losses { sent: [0; 2], lost: [0; 2], level: FIRST, told: step_above(FIRST), burst: FIRST_BURST }
     }
 }
 
@@ -44,7 +46,7 @@ impl Losses {
             self.lost = [0, self.lost[0]];
         }
         if lost > 0 {
-            self.burst += (run.max(1.0) - self.burst) / 8.0;
+            self.burst = run.max(self.burst + (run.max(1.0) - self.burst) / 8.0);
         }
         self.level = self.level.max(self.rate());
         self.tell();

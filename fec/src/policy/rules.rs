@@ -66,11 +66,13 @@ pub fn depth(policy: &Policy, message: &Message, network: &Network) -> u8 {
 }
 
 /// Interleaving is worth more than long groups: a message that is too short for both has shorter groups. So does one whose groups would
-/// make a longer block than there may be.
+/// make a longer block than there may be. And blocks are of one length, so that none of a few segments has as much parity as the others.
 pub fn group(policy: &Policy, message: &Message, data: u8, depth: u8) -> u8 {
     let depth = u32::from(depth);
     let fits = (message.segments.div_ceil(depth)).min(policy.block / depth).max(1);
-    data.min(fits.min(255) as u8)
+    let most = u32::from(data).min(fits);
+    let blocks = message.segments.div_ceil(most * depth).max(1);
+    message.segments.div_ceil(blocks * depth).clamp(1, most) as u8
 }
 
 /// A message has no more groups than it has.

@@ -113,6 +113,8 @@ fn depth_follows_bursts_and_short_messages_have_short_groups() {
     let (data, parity, depth) = chosen(gradient(10_000), bursty).unwrap();
     assert_eq!((data, depth), (16, 16), "a block of 256");
     assert!(group_failure(16, parity.into(), 1e-2, 8.0, 16) < group_failure(32, 4, 1e-2, 8.0, 1) / 10.0);
+    // A message is divided evenly: no group of a few segments with as much parity as any at its end.
+    assert_eq!(chosen(gradient(65), FAR).map(|(data, _, _)| data), Some(22));
     // 64 segments: 16 groups of four.
     let (data, _, depth) = chosen(gradient(64), bursty).unwrap();
     assert_eq!((data, depth), (4, 16));
@@ -202,8 +204,13 @@ fn a_lone_loss_is_no_storm_and_bursts_are_noticed() {
     let before = losses.loss();
     losses.observe(20, 1, 1.0);
     assert_eq!(losses.loss(), before);
-    for _ in 0..40 {
-        losses.observe(1000, 8, 8.0);
+    for _ in 0..200 {
+        losses.observe(1000, 8, 1.0);
     }
-    within(losses.burst(), 7.0..=8.0);
+    within(losses.burst(), 1.0..=1.01);
+    // Longer ones at once, and shorter ones slowly.
+    losses.observe(1000, 8, 8.0);
+    assert_eq!(losses.burst(), 8.0);
+    losses.observe(1000, 8, 1.0);
+    within(losses.burst(), 7.1..=7.2);
 }
