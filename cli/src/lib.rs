@@ -7,6 +7,7 @@
 //! - [`report`]: results on standard output, for people and as JSON; [`logging`] is what goes to standard error;
 //! - [`host`]: what the machine tells of itself, for `ports` and `doctor`;
 //! - [`impair`]: what a bad network does, for `wan` and `sim`;
+//! - [`tags`]: what an application says of its messages;
 //! - `reliable`: tests over the reliable service; `steps` collectives over it;
 //! - [`observe`]: a running endpoint as its operators see it;
 //! - [`capture`]: capture files, read with distrust.
@@ -33,6 +34,7 @@ pub mod report;
 pub mod signal;
 #[cfg(feature = "dpdk")]
 pub mod steps;
+pub mod tags;
 pub mod traffic;
 pub mod units;
 

@@ -11,6 +11,7 @@ local csaud = Proto("csaud", "CSA-UD (Spraywire reliable messages)")
 
 local types = {
   [0] = "DATA", "FEEDBACK", "PROBE", "ANNOUNCE", "INIT", "COOKIE", "ACCEPT", "REFUSE", "RESET", "CLOSE", "REJECT",
+  "PARITY",
 }
 local refusals = { [1] = "version", "full", "not listening", "sizes that do not fit" }
 local goodbyes = { [0] = "by the application", "silence", "protocol error" }
@@ -32,7 +33,7 @@ field("session", u64, "session", "Session (the receiver's id)", base.HEX)
 field("path_seq", u32, "path_seq", "Path sequence", base.DEC)
 field("seq", u32, "seq", "Sequence", base.DEC)
 field("time", u32, "time", "Time (ticks of 16 ns)", base.DEC)
-field("payload", ProtoField.bytes, "payload", "Segment")
+field("payload", ProtoField.bytes, "payload", "Segment or parity shard")
 -- DATA
 field("ask", flag, "data.ask", "Answer in this round", 8, nil, 0x01)
 field("again", flag, "data.again", "Sent before", 8, nil, 0x02)
@@ -52,6 +53,13 @@ field("step", u32, "data.step", "Step", base.DEC)
 field("length", u64, "data.length", "Length of the message", base.DEC)
 field("stage", u8, "data.stage", "Stage", base.DEC)
 field("tolerance", u8, "data.tolerance", "Tolerance (1/256)", base.DEC)
+-- PARITY
+field("codec", u8, "parity.codec", "Codec", base.DEC)
+field("codec_version", u8, "parity.version", "Codec version", base.DEC)
+field("segments", u8, "parity.segments", "Segments of the group", base.DEC)
+field("shards", u8, "parity.shards", "Parity shards of the group", base.DEC)
+field("index", u8, "parity.index", "Which of them", base.DEC)
+field("stride", u8, "parity.stride", "Stride", base.DEC)
 -- PROBE
 field("asks", flag, "probe.asks", "Asks for announcements", 8, nil, 0x01)
 field("forgot", flag, "probe.forgot", "Had no room for some", 8, nil, 0x02)
@@ -124,7 +132,7 @@ end
 -- line says.
 local parse = {}
 
-parse[0] = { 60, function(tree, buf)
+local function segment(tree, buf)
   for _, one in ipairs({ f.ask, f.again, f.void, f.fec, f.auth, f.sync, f.granted }) do
     tree:add(one, buf(1, 1))
   end
@@ -132,6 +140,10 @@ parse[0] = { 60, function(tree, buf)
   tree:add(f.priority, buf(3, 1))
   row(tree, buf, 12, { f.path_seq, 4 }, { f.seq, 4 }, { f.time, 4 }, { f.message, 4 }, { f.segment, 4 }, { f.communicator, 4 },
     { f.tag, 8 }, { f.ordinal, 4 }, { f.step, 4 }, { f.length, 6 }, { f.stage, 1 }, { f.tolerance, 1 })
+end
+
+parse[0] = { 60, function(tree, buf)
+  segment(tree, buf)
   if buf:len() > 60 then
     tree:add(f.payload, buf(60))
   end
@@ -247,6 +259,16 @@ parse[10] = { 24, function(tree, buf)
   return 24, string.format("message %u: %s", buf(12, 4):uint(), rejections[buf(16, 4):uint()] or "unknown reason")
 end }
 
+parse[11] = { 72, function(tree, buf)
+  segment(tree, buf)
+  row(tree, buf, 60, { f.codec, 1 }, { f.codec_version, 1 }, { f.segments, 1 }, { f.shards, 1 }, { f.index, 1 }, { f.stride, 1 })
+  if buf:len() > 72 then
+    tree:add(f.payload, buf(72))
+  end
+  return nil, string.format("%u of %u, of %u segments from seq %u by %u, message %u", buf(64, 1):uint() + 1, buf(63, 1):uint(),
+    buf(62, 1):uint(), buf(16, 4):uint(), buf(65, 1):uint(), buf(24, 4):uint())
+end }
+
 function csaud.dissector(buf, pinfo, tree)
   local kind = buf(0, 1):bitfield(4, 4)
   pinfo.cols.protocol = "CSA-UD"
@@ -275,18 +297,19 @@ local function is_ours(buf)
     return false
   end
   if opcode.value == 0x65 then
-    return kind > 0 and imm and imm.range:uint() == 0x53570100 + kind
+    return kind > 0 and kind ~= 11 and imm and imm.range:uint() == 0x53570100 + kind
   end
-  if opcode.value ~= 0x64 or kind ~= 0 then
+  if opcode.value ~= 0x64 or (kind ~= 0 and kind ~= 11) then
     return false
   end
+  local head_len = parse[kind][1]
   local flags, length = buf(1, 1):uint(), buf(52, 6):uint64():tonumber()
   local void = buf(1, 1):bitfield(5, 1) == 1
   -- Neither the bit that nobody has, nor extensions that there are not yet.
   if flags >= 0x80 or buf(1, 1):bitfield(3, 2) ~= 0 then
     return false
   end
-  return (void and buf:len() == 60) or (not void and buf:len() - 60 <= length)
+  return (void and buf:len() == head_len) or (not void and buf:len() - head_len <= length)
 end
 
 local function try(buf, pinfo, tree)

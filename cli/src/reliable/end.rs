@@ -14,6 +14,7 @@ use dataplane::worker::Worker;
 use roce_proto::time::Instant;
 use roce_proto::transport::{DownReason, Event, PostError, RecvRequest, SendRequest, SessionKey};
 use roce_proto::types::Qpn;
+use roce_proto::wire::shim::Semantics;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ const ATTEND: u32 = 64;
 pub(super) struct End<I: PortIo + 'static> {
     drive: Inline<I>,
     pub reliable: Reliable<Buf>,
+    /// What this side's messages are.
+    pub semantics: Semantics,
     control: Control,
     clock: Clock,
     idle: Idle,
@@ -63,7 +66,19 @@ impl<I: PortIo + 'static> End<I> {
         control.reliable = true;
         let port = drive.worker().watch(0).ok_or_else(|| Error::failed("the worker has no port"))?;
         let idle = Idle::new(idle);
-        Ok(End { drive, reliable, control, clock, idle, stop, now, port, rounds: 0, raw: None })
+        Ok(End {
+            drive,
+            reliable,
+            semantics: Semantics::default(),
+            control,
+            clock,
+            idle,
+            stop,
+            now,
+            port,
+            rounds: 0,
+            raw: None,
+        })
     }
 
     /// The time, which is later than that of the round if the system had something else to do meanwhile.

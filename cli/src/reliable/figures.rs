@@ -26,7 +26,10 @@ pub struct Figures {
     losses: BTreeMap<String, u64>,
     /// Expiries of a retransmission time-out.
     timeouts: u64,
-    /// Packets that carried no segment.
+    /// Forward error correction: parity sent, segments that it protects, and what became of losses.
+    #[serde(default)]
+    fec: FecFigures,
+    /// Packets that carried neither a segment nor parity.
     control: u64,
     /// Packets sent by kind.
     sent: BTreeMap<String, u64>,
@@ -48,6 +51,21 @@ struct Recovery {
     p50: u64,
     p99: u64,
     max: u64,
+}
+
+/// What forward error correction did at one side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct FecFigures {
+    /// Segments sent of messages that are protected, without those sent again.
+    protected: u64,
+    /// Parity packets sent.
+    parity: u64,
+    /// Segments that did not come and were recovered from parity here.
+    repaired: u64,
+    /// Segments of which this side learned that they were lost before it learned that they were recovered.
+    awaited: u64,
+    /// Of them, those that were sent again.
+    unrepaired: u64,
 }
 
 impl Figures {
@@ -76,7 +94,14 @@ impl Figures {
             spurious,
             losses: losses.map(|(name, n)| (name.to_owned(), n)).into(),
             timeouts: now.rtos - before.rtos,
-            control: all - sent(Kind::Data),
+            fec: FecFigures {
+                protected: now.protected - before.protected,
+                parity: sent(Kind::Parity),
+                repaired: now.repaired - before.repaired,
+                awaited: now.awaited - before.awaited,
+                unrepaired: now.unrepaired - before.unrepaired,
+            },
+            control: all - sent(Kind::Data) - sent(Kind::Parity),
             sent: some(&kinds),
             dropped: some(&drops),
             held_up: now.held_up - before.held_up,
@@ -94,7 +119,8 @@ impl Figures {
 /// Both sides' figures as JSON.
 pub fn to_json(result: &TestResult, client: &Figures, server: &Figures) -> Value {
     let control = client.control + server.control;
-    let all = control + client.segments + server.segments;
+    let parity = client.fec.parity + server.fec.parity;
+    let all = control + parity + client.segments + server.segments;
     json!({
         "client": client,
         "server": server,
@@ -127,6 +153,15 @@ pub fn text(figures: &Value) -> String {
         sum("/segments"),
         100.0 * control
     );
+    if sum("/fec/parity") > 0 {
+        text.push_str(&format!(
+            "\n  protected {} segments by {} parity packets; recovered {}, sent again after waiting {}",
+            sum("/fec/protected"),
+            sum("/fec/parity"),
+            sum("/fec/repaired"),
+            sum("/fec/unrepaired"),
+        ));
+    }
     if again > 0 {
         text.push_str(&format!(
             "\n  lost by a gap {}, across paths {}, by a time-out {} ({} expired), probes {}; recovery p50 {}, p99 {} of {} messages",
@@ -187,6 +222,22 @@ mod tests {
         assert_eq!((figures.recovery_ns.messages, figures.recovery_ns.p50), (3, 1_000));
         let quiet = Figures::of(&before, &before, &histogram(&[]));
         assert_eq!((quiet.recovery_ns, quiet.sent.len()), (Recovery::default(), 0));
+    }
+
+    #[test]
+    fn parity_is_no_control_and_is_told_where_there_is_some() {
+        let mut now =
+            Counters { protected: 64, repaired: 3, awaited: 2, unrepaired: 1, ..Counters::default() };
+        now.sent[Kind::Data as usize] = 64;
+        now.sent[Kind::Parity as usize] = 8;
+        now.sent[Kind::Feedback as usize] = 8;
+        let figures = Figures::of(&now, &Counters::default(), &histogram(&[]));
+        assert_eq!(figures.control, 8);
+        let json = json!({ "client": figures, "server": Figures::default(), "control_share": 0.1 });
+        assert_eq!(
+            text(&json).lines().nth(1),
+            Some("  protected 64 segments by 8 parity packets; recovered 3, sent again after waiting 1")
+        );
     }
 
     #[test]

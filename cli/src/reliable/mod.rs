@@ -14,6 +14,7 @@ use crate::endpoint::{Endpoint, OpenConfig};
 use crate::error::Error;
 use crate::rendezvous::message::{RxReport, TestKind, TestSpec};
 use crate::signal::Stop;
+use crate::tags::TagArgs;
 use crate::traffic::session::{TestResult, Watch};
 use crate::units;
 use clap::{Args, ValueEnum};
@@ -79,11 +80,21 @@ pub struct ServiceArgs {
     /// Paths (UDP source ports) of a session of the reliable service
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=32))]
     pub paths: u8,
+
+    /// What this side's messages are, for forward error correction
+    #[command(flatten)]
+    pub tags: TagArgs,
 }
 
 impl Default for ServiceArgs {
     fn default() -> Self {
-        ServiceArgs { service: Service::Reliable, cc: Cc::Fixed, window: 512 * 1024, paths: 1 }
+        ServiceArgs {
+            service: Service::Reliable,
+            cc: Cc::Fixed,
+            window: 512 * 1024,
+            paths: 1,
+            tags: TagArgs::default(),
+        }
     }
 }
 
@@ -226,6 +237,7 @@ pub fn run(
     let config = engine(args, wish, seed)?;
     let reliable = Reliable::new(&mut worker, &config, |len| vec![0; len].into()).map_err(Error::usage)?;
     let mut end = End::new(worker, reliable, idle, stop.clone(), listen)?;
+    end.semantics = args.service.tags.semantics();
     let interrupted = match &args.host {
         None => test::serve(&mut end, wish.kind, audience),
         Some(host) => resolve(host, false).and_then(|ip| {
@@ -256,6 +268,7 @@ fn engine(args: &MeasureArgs, wish: &Wish<'_>, seed: u64) -> Result<ReliableConf
     config.engine.limits = Limits { sessions, window: 65_536, ..Limits::default() };
     // A side that is gone is told of as soon as over raw UD.
     config.engine.times = Times { keep_alive: KEEP_ALIVE, silence: SILENCE, ..Times::default() };
+    config.engine.fec.protect = args.service.tags.fec;
     config.engine.congestion = args.service.algorithm();
     Ok(config)
 }

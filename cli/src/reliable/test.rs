@@ -200,6 +200,7 @@ impl Run {
             token: end.now.as_nanos(),
             len: u64::from(self.spec.size),
             communicator: DATA,
+            semantics: end.semantics,
             ..SendRequest::default()
         };
         match end.reliable.post_send(session, &request, buf) {

@@ -7,8 +7,8 @@ use roce_proto::wire::ethernet::MacAddr;
 use roce_proto::wire::frame::{self, Frame};
 use roce_proto::wire::shim::{
     Accept, Announce, AnnounceEntry, Close, CloseReason, Common, Cookie, CookieReply, Data, Feedback,
-    FeedbackHead, Init, Kind, Offer, PathReport, Probe, Refuse, RefuseReason, RejectMessage, RejectReason,
-    Reset, Semantics, Seq, Ticks, immediate,
+    FeedbackHead, Init, Kind, Offer, Parity, PathReport, Probe, Refuse, RefuseReason, RejectMessage,
+    RejectReason, Reset, Semantics, Seq, Ticks, immediate,
 };
 use roce_proto::wire::ud::{IpRoute, Route, Send, Template};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/wireshark/spr
 type Told = BTreeMap<String, Vec<String>>;
 
 /// Every field of the dissector that our parser can vouch for.
-const FIELDS: [&str; 53] = [
+const FIELDS: [&str; 59] = [
     "version",
     "type",
     "path",
@@ -64,6 +64,12 @@ const FIELDS: [&str; 53] = [
     "feedback.report.delay",
     "feedback.word",
     "feedback.missing",
+    "parity.codec",
+    "parity.version",
+    "parity.segments",
+    "parity.shards",
+    "parity.index",
+    "parity.stride",
     "announce.through",
     "offer.id",
     "offer.epoch",
@@ -148,6 +154,10 @@ impl Telling {
 
     fn data(&mut self, payload: &[u8]) {
         let (d, segment) = Data::parse(payload).unwrap();
+        self.segment(&d, segment);
+    }
+
+    fn segment(&mut self, d: &Data, segment: &[u8]) {
         self.add("path_seq", d.path_seq.0);
         self.add("seq", d.seq.0);
         self.add("time", d.time.0);
@@ -202,6 +212,16 @@ impl Telling {
     fn control(&mut self, kind: Kind, payload: &[u8]) {
         match kind {
             Kind::Data => self.data(payload),
+            Kind::Parity => {
+                let (p, shard) = Parity::parse(payload).unwrap();
+                self.segment(&p.first, shard);
+                self.add("parity.codec", p.codec);
+                self.add("parity.version", p.version);
+                self.add("parity.segments", p.segments);
+                self.add("parity.shards", p.shards);
+                self.add("parity.index", p.index);
+                self.add("parity.stride", p.stride);
+            }
             Kind::Feedback => self.feedback(payload),
             Kind::Probe => {
                 let p = Probe::parse(payload).unwrap();
@@ -385,6 +405,10 @@ fn made() -> Vec<(Option<u32>, Vec<u8>)> {
         data.semantics.sync = false;
         all.push((None, data.to_bytes().to_vec()));
     }
+    let (codec, version, segments, shards, index, stride) = (0x81, 0x92, 64, 16, 0xf5, 255);
+    let parity =
+        Parity { first: Data { void: false, ..data }, codec, version, segments, shards, index, stride };
+    all.push((None, [&parity.to_bytes()[..], &[0xa5; 40]].concat()));
     (data.granted, data.semantics.sync) = (false, true);
     all.push((None, data.to_bytes().to_vec()));
     let mut control = |kind: Kind, bytes: &[u8]| all.push((immediate(kind), bytes.to_vec()));

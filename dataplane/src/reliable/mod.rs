@@ -4,6 +4,8 @@
 //! segments in the application's buffers, and sends what the engine wants sent. Its owner calls [`Reliable::poll`] in
 //! place of [`Worker::poll`]; raw UD queue pairs of the same worker go on beside it.
 
+mod parity;
+mod place;
 mod store;
 
 #[cfg(test)]
@@ -16,15 +18,17 @@ use crate::entropy::{EntropyError, EntropyRange};
 use crate::io::PortIo;
 use crate::qp::{CqKey, GRH_LEN, QpConfig, QpError, QpKey, RecvWr, SendWr};
 use crate::worker::{Progress, Worker};
+use parity::ParityStore;
+use place::{Places, take};
 use roce_proto::time::Instant;
 pub use roce_proto::transport::Counters;
 use roce_proto::transport::{
     Address, Completion, Config, ConfigError, ConnectError, Destination, Engine, Event, Operation, Origin,
-    Place, PostError, Received, RecvRequest, SendRequest, SessionKey, SessionStats, Transmit,
+    PostError, RecvRequest, SendRequest, SessionKey, SessionStats, Transmit,
 };
 use roce_proto::types::{QKey, Qpn};
 use roce_proto::wire::frame::Ip;
-use roce_proto::wire::shim::{Data, MAX_CONTROL_LEN, immediate, segment_size};
+use roce_proto::wire::shim::{MAX_CONTROL_LEN, immediate, segment_size};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use store::{Entry, Store};
@@ -136,6 +140,7 @@ pub struct Reliable<B: Buffer> {
     /// Blocks of unexpected data, one after the other.
     pool: Vec<u8>,
     block: usize,
+    parity: ParityStore,
     paths: usize,
     /// Their source ports.
     entropy: EntropyRange,
@@ -202,6 +207,7 @@ impl<B: Buffer> Reliable<B> {
             receives: Store::new(limits.receives),
             pool: vec![0; limits.blocks as usize * block],
             block,
+            parity: ParityStore::new(limits.shards, block),
             paths,
             entropy,
             handles: vec![None; limits.sessions as usize * paths],
@@ -400,7 +406,8 @@ impl<B: Buffer> Reliable<B> {
     fn receive<I: PortIo>(&mut self, worker: &mut Worker<I, B>, now: Instant) -> (Progress, bool) {
         let mut all = Progress::default();
         let (engine, block, first) = (&mut self.engine, self.block, self.qpn);
-        let (receives, pool) = (&mut self.receives, &mut self.pool);
+        let mut to =
+            Places { receives: &mut self.receives, pool: &mut self.pool, block, parity: &mut self.parity };
         // What came while others were polled.
         worker.consume(self.cq, usize::MAX, |done| {
             let bytes = done.buf.as_ref().filter(|_| done.status == WcStatus::Success);
@@ -409,15 +416,15 @@ impl<B: Buffer> Reliable<B> {
                 let (ip, ce) = source(area, done.family);
                 let via = via(first, done.qpn);
                 let origin = Origin { from: Address { ip, qpn: done.src_qpn, via }, ce };
-                take(&origin, payload, engine, receives, pool, block);
+                take(&origin, payload, engine, &mut to);
             }
             true
         });
         for _ in 0..BURSTS {
-            let round = worker.poll_packets(now, self.cq, |[to, qpn], ip, payload| {
+            let round = worker.poll_packets(now, self.cq, |[ours, qpn], ip, payload| {
                 let (ip, ce) = source_of(ip);
-                let from = Address { ip, qpn, via: via(first, to) };
-                take(&Origin { from, ce }, payload, engine, receives, pool, block);
+                let from = Address { ip, qpn, via: via(first, ours) };
+                take(&Origin { from, ce }, payload, engine, &mut to);
             });
             all.received += round.received;
             all.sent += round.sent;
@@ -457,11 +464,21 @@ impl<B: Buffer> Reliable<B> {
                 Some(s) => self.sends.bytes(s.token, s.offset, s.len as usize).unwrap_or_default(),
                 None => &[],
             };
-            let posted = worker.post_send_with(qp, &wr, header.len() + body.len(), |place| {
-                let (head, rest) = place.split_at_mut(header.len());
-                head.copy_from_slice(header);
-                rest.copy_from_slice(body);
-            });
+            let posted = match &next.parity {
+                None => worker.post_send_with(qp, &wr, header.len() + body.len(), |place| {
+                    let (head, rest) = place.split_at_mut(header.len());
+                    head.copy_from_slice(header);
+                    rest.copy_from_slice(body);
+                }),
+                Some(shards) => {
+                    let (parity, sends) = (&mut self.parity, &self.sends);
+                    worker.post_send_with(qp, &wr, header.len() + shards.len as usize, |place| {
+                        let (head, rest) = place.split_at_mut(header.len());
+                        head.copy_from_slice(header);
+                        parity.make(shards, sends, rest);
+                    })
+                }
+            };
             match posted {
                 Ok(()) => any = true,
                 // A neighbour that has not answered yet: the packet is lost, and sent again later.
@@ -522,30 +539,6 @@ impl<B: Buffer> Reliable<B> {
         let via = Qpn::new(self.qpn.get() + u32::from(peer.via)).unwrap_or(self.qpn);
         let src_port = (path > 0).then(|| self.entropy.port(via, path));
         AhConfig { port: self.port, traffic_class: ECT, src_port, ..AhConfig::new(peer.ip) }
-    }
-}
-
-/// Gives a packet to the engine, and places its segment.
-#[inline]
-fn take<B: Buffer>(
-    origin: &Origin,
-    payload: &[u8],
-    engine: &mut Engine,
-    receives: &mut Store<B>,
-    pool: &mut [u8],
-    block: usize,
-) {
-    if let Received::Place(p) = engine.receive(origin, payload) {
-        let segment = payload.get(Data::LEN..).unwrap_or_default();
-        match p.to {
-            Place::Receive { token, offset } => receives.write(token, offset, segment),
-            Place::Block(at) => {
-                let from = at as usize * block;
-                if let Some(place) = pool.get_mut(from..from + segment.len()) {
-                    place.copy_from_slice(segment);
-                }
-            }
-        }
     }
 }
 

@@ -1,9 +1,12 @@
 //! Reliable endpoints on workers over ports within the process.
 
 use super::*;
-use crate::io::memory::{MemoryConfig, MemoryPort};
+use crate::counters::{DropReason, LocalDrop};
+use crate::io::memory::{MemoryBurst, MemoryConfig, MemoryPort};
+use crate::io::{PacketBuf, PacketBurst};
 use crate::worker::{PortConfig, WorkerConfig};
-use roce_proto::transport::{DownReason, Limits, Status};
+use fec::policy::Protection;
+use roce_proto::transport::{DownReason, Limits, Protect, Status};
 use roce_proto::wire::shim::{Kind, Seq};
 use std::net::Ipv6Addr;
 
@@ -18,9 +21,14 @@ fn v6(last: u16) -> IpAddr {
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last))
 }
 
+/// Two ports and what is done to frames that go from one to the other.
+type Between = (MemoryPort, MemoryPort, fn(&mut [u8]));
+
 struct Net {
     a: (W, Vec<R>),
     b: (W, Vec<R>),
+    /// What stands between the two, and changes what passes.
+    between: Option<Between>,
     now: u64,
     events: Vec<Event>,
 }
@@ -37,6 +45,11 @@ impl Net {
     /// One endpoint on the first worker, `peers` on the second.
     fn new(memory: MemoryConfig, peers: usize, config: &ReliableConfig) -> Net {
         let (a, b) = MemoryPort::pair(&memory);
+        Net::on(a, b, peers, config)
+    }
+
+    /// The same, on ports.
+    fn on(a: MemoryPort, b: MemoryPort, peers: usize, config: &ReliableConfig) -> Net {
         let worker = |io, last: u8| {
             let addrs = vec![v4(last).into(), v6(u16::from(last)).into()];
             let port = PortConfig { addrs, ..PortConfig::new(v4(last)) };
@@ -51,7 +64,7 @@ impl Net {
             R::new(&mut b, &config, |len| vec![0; len]).unwrap()
         });
         let others = others.collect();
-        Net { a: (a, vec![one]), b: (b, others), now: 1_000, events: Vec::new() }
+        Net { a: (a, vec![one]), b: (b, others), between: None, now: 1_000, events: Vec::new() }
     }
 
     fn at(&self) -> Instant {
@@ -68,6 +81,10 @@ impl Net {
                     self.events.push(event);
                 }
             }
+        }
+        if let Some((left, right, change)) = &mut self.between {
+            forward(left, right, *change);
+            forward(right, left, *change);
         }
     }
 
@@ -94,6 +111,23 @@ impl Net {
                 && net.b.1.iter().all(|r| open(r, r.engine().session_with(us)).is_some())
         });
         keys.into_iter().zip(self.b.1.iter().map(|r| r.engine().session_with(us).unwrap())).collect()
+    }
+}
+
+/// Passes frames on, changed.
+fn forward(from: &mut MemoryPort, to: &mut MemoryPort, change: fn(&mut [u8])) {
+    let (mut burst, mut out) = (MemoryBurst::default(), MemoryBurst::default());
+    while from.rx_burst(&mut burst, 32) > 0 {
+        while let Some(buf) = burst.pop_front() {
+            let bytes = buf.contiguous().expect("one piece");
+            let mut copy = to.alloc().expect("a buffer");
+            let place = copy.append(bytes.len()).expect("room");
+            place.copy_from_slice(bytes);
+            change(place);
+            out.push(copy).expect("room for a burst");
+        }
+        to.tx_burst(&mut out);
+        assert!(out.is_empty(), "the ring is large enough");
     }
 }
 
@@ -310,4 +344,58 @@ fn paths_of_a_session_have_source_ports_of_the_range_and_differ() {
     }
     let narrow = R::new(&mut worker, &config(17), |len| vec![0; len]).err().unwrap();
     assert_eq!(narrow, ReliableError::Entropy(EntropyError::Narrow { paths: 17, ports: 16, range }));
+}
+
+/// Case 34: a corrupt segment is dropped for its ICRC and never reaches the decoder, which recovers it from parity; so does a corrupt
+/// parity shard, without harm.
+#[test]
+fn a_corrupt_segment_is_dropped_and_recovered() {
+    /// Ethernet, IPv4, UDP, BTH and DETH.
+    const SHIM: usize = 14 + 20 + 8 + 12 + 8;
+    let mut c = config(2);
+    c.engine.fec.protect = Protect::Everything(Protection { data: 8, parity: 2, depth: 2 });
+    let memory = MemoryConfig::default();
+    let ((a, left), (b, right)) = (MemoryPort::pair(&memory), MemoryPort::pair(&memory));
+    let mut net = Net::on(a, b, 1, &c);
+    net.between = Some((left, right, |frame| {
+        // Every fifth segment when it is sent first, and the first parity shard of each group.
+        let corrupt = match frame.get(SHIM..).filter(|shim| shim.len() > 100) {
+            Some(shim) if shim[0] == 0x10 => shim[1] & 2 == 0 && shim[31] % 5 == 3,
+            Some(shim) if shim[0] == 0x1b => shim[64] == 0,
+            _ => false,
+        };
+        if corrupt {
+            frame[SHIM + 99] ^= 0x20;
+        }
+    }));
+    let keys = net.open(v4(2), v4(1));
+    let (to, from) = keys[0];
+    let sizes = [20_000, 40_000, 100_000, 200_001];
+    for (i, len) in sizes.into_iter().enumerate() {
+        let request = RecvRequest { token: i as u64, ..RecvRequest::default() };
+        net.b.1[0].post_recv(from, &request, vec![0; len]).map_err(|e| e.0).unwrap();
+        let request = SendRequest { token: i as u64, len: len as u64, ..SendRequest::default() };
+        net.a.1[0].post_send(to, &request, pattern(0, i, len)).map_err(|e| e.0).unwrap();
+    }
+    let mut done = 0;
+    net.until(|net| {
+        while let Some(Done { completion, buf }) = net.b.1[0].poll_completion() {
+            let i = completion.token as usize;
+            assert!(completion.status == Status::Success && buf == pattern(0, i, sizes[i]), "message {i}");
+            done += 1;
+        }
+        done == sizes.len() && net.a.1[0].engine().in_use()[2] == ("sends", 0)
+    });
+    let (sender, receiver) = (net.a.1[0].counters(), net.b.1[0].counters());
+    let drops = net.b.0.counters(0).unwrap();
+    let corrupt = drops.dropped(DropReason::Local(LocalDrop::Icrc));
+    // 5, 10, 25 and 50 segments, of which 1, 2, 5 and 10 were changed, and one shard of 1, 2, 4 and 8 groups.
+    let groups = sender.sent(Kind::Parity) / 2;
+    assert_eq!(corrupt, 18 + groups);
+    assert_eq!(drops.accounted(), drops.rx_packets);
+    // Of each group there is one shard, for one loss; what was lost beside that was sent again.
+    assert!(
+        receiver.repaired > 0 && receiver.repaired + sender.retransmitted >= 18,
+        "{receiver:?} {sender:?}"
+    );
 }

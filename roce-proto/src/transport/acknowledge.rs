@@ -35,6 +35,9 @@ impl Engine {
         tx.feedback = head.number;
         let limited = tx.in_flight_bytes + u64::from(self.config.segment) > tx.control.window();
         let bytes = self.acknowledge(slot, &feedback);
+        if self.sessions[slot].tx.protecting != 0 {
+            self.observe_losses(slot, bytes);
+        }
         self.announced(slot, head.announced);
         let more_grant = self.take_grant(slot, &head);
         self.count_duplicates(slot, head.duplicates);

@@ -4,6 +4,7 @@ use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
 
+use super::protect::Shards;
 use crate::time::Instant;
 use crate::types::Qpn;
 use crate::wire::shim::{CloseReason, Kind, RefuseReason, Semantics, Seq, ShimError};
@@ -279,6 +280,8 @@ pub struct Transmit {
     pub header_len: u16,
     /// The segment, if it has one.
     pub source: Option<Source>,
+    /// What the parity shard behind the header is made of, if it is one.
+    pub parity: Option<Shards>,
 }
 
 /// Where the segment of a received packet belongs.
@@ -293,6 +296,8 @@ pub enum Place {
     },
     /// In a block of the bounce pool: no receive is posted yet.
     Block(u32),
+    /// In a place for parity: other segments may be repaired with it.
+    Shard(u32),
 }
 
 /// What to do with the payload of a received packet, before the engine is called again.
@@ -300,7 +305,7 @@ pub enum Place {
 pub struct Placement {
     /// Where to.
     pub to: Place,
-    /// Bytes, from [`Data::LEN`](crate::wire::shim::Data::LEN) of the packet's payload on, to its end.
+    /// Bytes: the last ones of the packet's payload.
     pub len: u32,
 }
 
@@ -385,11 +390,20 @@ pub enum Drop {
     /// The limit of answers outside sessions is reached.
     #[error("too many answers outside sessions")]
     RateLimited,
+    /// Parity of a code that this end does not know.
+    #[error("parity of a code that is not known")]
+    UnknownCodec,
+    /// Parity of a message that has no receive yet.
+    #[error("parity of a message without a receive")]
+    NoUse,
+    /// No room for another parity shard.
+    #[error("no room for parity")]
+    NoShard,
 }
 
 impl Drop {
     /// How many kinds of drop there are.
-    pub const COUNT: usize = 15;
+    pub const COUNT: usize = 18;
     /// The names that counters and reports carry, in the order of [`index`](Drop::index).
     pub const NAMES: [&'static str; Drop::COUNT] = [
         "malformed",
@@ -407,6 +421,9 @@ impl Drop {
         "stale",
         "bad_cookie",
         "rate_limited",
+        "unknown_codec",
+        "no_use",
+        "no_shard",
     ];
 
     /// The kind's number, without what a malformed packet says besides.
@@ -428,6 +445,9 @@ impl Drop {
             Drop::Stale => 12,
             Drop::BadCookie => 13,
             Drop::RateLimited => 14,
+            Drop::UnknownCodec => 15,
+            Drop::NoUse => 16,
+            Drop::NoShard => 17,
         }
     }
 

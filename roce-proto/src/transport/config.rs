@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use super::protect::Fec;
 use crate::wire::shim::Seq;
 use thiserror::Error;
 
@@ -32,6 +33,8 @@ pub struct Config {
     pub allowance: u32,
     /// Congestion control of every session.
     pub congestion: Algorithm,
+    /// Forward error correction.
+    pub fec: Fec,
     /// What is switched on.
     pub mechanisms: Mechanisms,
 }
@@ -76,6 +79,8 @@ pub struct Limits {
     pub session_incoming: u32,
     /// Blocks of unexpected data, of one segment each.
     pub blocks: u32,
+    /// Parity shards that are kept while something of their group is missing, of one segment each.
+    pub shards: u32,
     /// Segments in flight; counted in chunks of 32.
     pub segments: u32,
     /// Steps that receives belong to at once.
@@ -132,6 +137,7 @@ impl Default for Config {
             allowance: 64,
             congestion: Algorithm::Fixed(512 * 1024),
             mechanisms: Mechanisms::default(),
+            fec: Fec::default(),
         }
     }
 }
@@ -146,6 +152,7 @@ impl Default for Limits {
             receives: 65_536,
             session_incoming: 64,
             blocks: 1_024,
+            shards: 1_024,
             segments: 262_144,
             steps: 1_024,
             windows: 1_024,
@@ -164,6 +171,7 @@ impl Limits {
         receives: 1_024,
         session_incoming: 16,
         blocks: 64,
+        shards: 128,
         segments: 8_192,
         steps: 64,
         windows: 16,
@@ -233,7 +241,7 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let l = &self.limits;
         let most = 1 << 24;
-        let ranges: [(&'static str, u64, u64, u64); 15] = [
+        let ranges: [(&'static str, u64, u64, u64); 17] = [
             ("segment", u64::from(self.segment), 64, 65_000),
             ("control", u64::from(self.control), 128, 65_000),
             ("paths", u64::from(self.paths), 1, 32),
@@ -246,6 +254,8 @@ impl Config {
             ("limits.receives", u64::from(l.receives), 1, most),
             ("limits.session_incoming", u64::from(l.session_incoming), 1, 65_535),
             ("limits.blocks", u64::from(l.blocks), 1, most),
+            ("limits.shards", u64::from(l.shards), 1, most),
+            ("fec.block", u64::from(self.fec.block), 1, 4_096),
             ("limits.segments", u64::from(l.segments), 64, 1 << 26),
             ("limits.steps", u64::from(l.steps), 1, most),
             ("limits.window", u64::from(l.window), 64, 65_536),

@@ -12,12 +12,22 @@ pub struct Counters {
     pub placed: u64,
     /// Segments that were placed in the bounce pool.
     pub bounced: u64,
+    /// Parity shards that were kept, as something of their group was missing.
+    pub shards: u64,
     /// Packets taken that had nothing to place, by [`Kind`].
     pub taken: [u64; Kind::ALL.len()],
     /// Packets dropped, by [`Drop::index`].
     pub dropped: [u64; Drop::COUNT],
     /// Packets sent, by [`Kind`].
     pub sent: [u64; Kind::ALL.len()],
+    /// Segments of protected messages, sent for the first time.
+    pub protected: u64,
+    /// Segments that were lost and waited for their repair.
+    pub awaited: u64,
+    /// Of them, those that were sent again after all.
+    pub unrepaired: u64,
+    /// Segments that did not come and were recovered here.
+    pub repaired: u64,
     /// Segments sent again.
     pub retransmitted: u64,
     /// Segments sent twice at once, at the end of messages tagged SYNC.
@@ -49,7 +59,11 @@ pub struct Counters {
 impl Counters {
     /// Packets that a counter of receipt has: equals [`received`](Counters::received).
     pub fn accounted(&self) -> u64 {
-        self.placed + self.bounced + self.taken.iter().sum::<u64>() + self.dropped.iter().sum::<u64>()
+        self.placed
+            + self.bounced
+            + self.shards
+            + self.taken.iter().sum::<u64>()
+            + self.dropped.iter().sum::<u64>()
     }
 
     /// Packets of a kind that were sent.
@@ -71,6 +85,7 @@ impl Counters {
             Received::Place(p) => match p.to {
                 super::api::Place::Receive { .. } => self.placed += 1,
                 super::api::Place::Block(_) => self.bounced += 1,
+                super::api::Place::Shard(_) => self.shards += 1,
             },
             Received::Dropped(reason) => self.dropped[reason.index()] += 1,
         }
@@ -86,7 +101,7 @@ mod tests {
         for (i, name) in Drop::NAMES.iter().enumerate() {
             assert!(Drop::NAMES[..i].iter().all(|n| n != name));
         }
-        assert_eq!(Drop::RateLimited.index(), Drop::COUNT - 1);
+        assert_eq!(Drop::NoShard.index(), Drop::COUNT - 1);
         assert_eq!(Drop::Duplicate.name(), "duplicate");
     }
 }

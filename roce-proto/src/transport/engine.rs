@@ -4,6 +4,7 @@ use super::api::{Address, Completion, Event, Move, Operation, SessionKey, Status
 use super::config::{Config, ConfigError};
 use super::counters::Counters;
 use super::path::Path;
+use super::protect::{Group, Protecting};
 use super::recovery::Step;
 use super::segments::Segments;
 use super::session::{Block, Channel, Incoming, Receiving, Sending, Session, SessionStats, State, due};
@@ -72,6 +73,15 @@ pub struct Engine {
     pub(super) moves: List,
     pub(super) windows: Windows,
 
+    pub(super) protecting: Slab<Protecting>,
+    pub(super) groups: Slab<Group>,
+    pub(super) group_chain: Chain,
+    /// Which parity shard of its group lies in a block.
+    pub(super) shards: Slab<u8>,
+    pub(super) shard_chain: Chain,
+    /// A group that can be repaired.
+    pub(super) repairable: Option<u32>,
+
     completions: VecDeque<Completion>,
     /// Completions of sends and of receives that wait to be taken.
     untaken: [u32; 2],
@@ -79,6 +89,9 @@ pub struct Engine {
     pub(super) stateless: Stateless,
     pub(super) counters: Counters,
 }
+
+/// Sessions that may protect messages; others send again what is lost.
+const PROTECTING: u32 = 1_024;
 
 impl Engine {
     /// An engine with all its tables.
@@ -133,6 +146,12 @@ impl Engine {
             block_chain: Chain::new(l.blocks),
             moves: List::default(),
             windows: Windows::new(l.windows, l.window),
+            protecting: Slab::new(l.sessions.min(PROTECTING)),
+            groups: Slab::new(l.shards),
+            group_chain: Chain::new(l.shards),
+            shards: Slab::new(l.shards),
+            shard_chain: Chain::new(l.shards),
+            repairable: None,
             completions: VecDeque::with_capacity(operations),
             untaken: [0; 2],
             events: VecDeque::with_capacity(2 * l.sessions as usize),
@@ -150,7 +169,7 @@ impl Engine {
     /// the driver last looked, or zero if it is woken by packets.
     ///
     /// If the round comes too late for its deadline, the driver was held up and answers may wait in its receive queue: all
-    /// deadlines move, see `docs/protocol.md`, section 9.
+    /// deadlines move, see `docs/protocol.md`, section 10.
     pub fn begin(&mut self, now: Instant, waited: Duration) {
         let gap = now.saturating_since(self.now);
         let long = gap > self.config.times.poll_gap;
@@ -261,7 +280,7 @@ impl Engine {
     }
 
     /// The table entries in use, by name: what tests of leaks compare.
-    pub fn in_use(&self) -> [(&'static str, usize); 8] {
+    pub fn in_use(&self) -> [(&'static str, usize); 9] {
         [
             ("sessions", self.sessions.len()),
             ("channels", self.channels.len()),
@@ -271,6 +290,7 @@ impl Engine {
             ("blocks", self.blocks.len()),
             ("completions", self.completions.len()),
             ("steps", self.steps.len()),
+            ("shards", self.shards.len()),
         ]
     }
 
@@ -320,6 +340,10 @@ impl Engine {
         let channel = self.channels[send.channel];
         let session = &mut self.sessions[send.session];
         self.send_chain.remove(&mut session.sends, at);
+        if send.protection.is_some() {
+            self.drop_parity(send.session, at);
+        }
+        let session = &mut self.sessions[send.session];
         if status == Status::Success {
             session.stats.bytes_sent += send.len;
         }

@@ -4,6 +4,7 @@ use super::api::{Address, ConnectError, DownReason, Drop, Event, Origin, Receive
 use super::congestion::Controller;
 use super::engine::Engine;
 use super::path::Path;
+use super::protect::CODECS;
 use super::session::{Announcing, Queue, Rx, Sending, Session, SessionStats, State, Tx, due};
 use super::stateless::{self, CookieOf};
 use super::table::List;
@@ -82,6 +83,7 @@ impl Engine {
             in_ready: false,
             due: 0,
             probe: 0,
+            codecs: CODECS,
             paths: self.config.paths,
             reply: 0,
             segment: self.config.segment,
@@ -164,7 +166,7 @@ impl Engine {
             eager: self.config.eager,
             time: if s.accepted { s.began } else { Ticks::of(self.now) },
             paths: s.paths,
-            codecs: 0,
+            codecs: s.codecs,
             messages: self.config.limits.session_incoming as u16,
         }
     }
@@ -320,6 +322,7 @@ impl Engine {
         s.remote = offer.id;
         s.epoch = offer.epoch;
         s.segment = s.segment.min(offer.segment) & !7;
+        s.codecs &= offer.codecs;
         s.paths = s.paths.min(offer.paths);
         s.peer_window = offer.window.min(65_536);
         // A message begins only if the grant reaches for all of it.
@@ -436,6 +439,8 @@ impl Engine {
         while let Some(channel) = self.sessions[slot].channels.head() {
             self.forget_channel(channel);
         }
+        self.forget_protecting(slot);
+        self.forget_groups(slot);
         for path in 0..self.sessions[slot].paths {
             self.path_mut(slot, path).tx.in_flight = List::default();
         }

@@ -7,7 +7,7 @@
 //!
 //! 1. [`Engine::begin`] with the time, which must not go back, and how long packets may have waited;
 //! 2. [`Engine::receive`] for **every** packet that waits, and at once what it answers: a [`Placement`] is carried out before the
-//!    next call;
+//!    next call, and so is what [`Engine::next_repair`] says then;
 //! 3. [`Engine::turn`], which decides on feedback and lets timers fire: none fires before what was waiting has been seen;
 //! 4. [`Engine::transmit`] until it has nothing more or the driver has no room. What the driver loses after this is a lost packet,
 //!    and will be repaired as one.
@@ -27,6 +27,7 @@ mod engine;
 mod handshake;
 mod path;
 mod post;
+mod protect;
 mod receive;
 mod recovery;
 mod rtt;
@@ -46,6 +47,7 @@ pub use config::{Algorithm, Config, ConfigError, Limits, Mechanisms, Times};
 pub use counters::Counters;
 pub use engine::Engine;
 pub use path::{PathState, PathStats};
+pub use protect::{Fec, Protect, Repair, Shards};
 pub use recovery::{Protection, after_loss};
 pub use segments::State as SegmentState;
 pub use session::SessionStats;

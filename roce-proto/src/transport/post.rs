@@ -36,6 +36,7 @@ impl Engine {
             return Err(PostError::Full(self.config.limits.sends));
         }
         let channel = self.channel(slot, request.communicator, request.tag)?;
+        let protection = self.protection(slot, &request.semantics, segments);
         let c = &mut self.channels[channel];
         let ordinal = c.next_send;
         let s = &mut self.sessions[slot];
@@ -60,6 +61,7 @@ impl Engine {
             acked: 0,
             again: 0,
             semantics: request.semantics,
+            protection,
             queue,
             void: None,
             granted: false,

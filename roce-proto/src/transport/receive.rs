@@ -41,6 +41,7 @@ impl Engine {
                 }
                 Ok(received)
             }
+            Kind::Parity => self.on_parity(origin, payload),
             Kind::Feedback => self.on_feedback(origin, payload),
             Kind::Probe => self.on_probe(origin, payload),
             Kind::Announce => self.on_announce(origin, payload),
@@ -88,7 +89,14 @@ impl Engine {
 
     /// Takes note of a packet on a path.
     #[inline]
-    fn note_path(&mut self, slot: u32, path: u8, seq: Seq, time: Ticks, ce: bool) -> Result<bool, Drop> {
+    pub(super) fn note_path(
+        &mut self,
+        slot: u32,
+        path: u8,
+        seq: Seq,
+        time: Ticks,
+        ce: bool,
+    ) -> Result<bool, Drop> {
         if path >= self.sessions[slot].paths {
             return Err(Drop::Inconsistent);
         }
@@ -178,12 +186,15 @@ impl Engine {
         } else {
             self.feedback_within(slot);
         }
+        if !self.sessions[slot].rx.groups.is_empty() {
+            self.look_at_groups(slot, data.seq);
+        }
         received
     }
 
     /// Whether segment number and length are those of a segment of such a message.
     #[inline]
-    fn check(&self, data: &Data, len: usize, segment: u32) -> Result<(), Drop> {
+    pub(super) fn check(&self, data: &Data, len: usize, segment: u32) -> Result<(), Drop> {
         let at = u64::from(data.segment) * u64::from(segment);
         let expected = match data.length.checked_sub(at) {
             Some(0) if data.segment > 0 => return Err(Drop::Inconsistent),
@@ -329,7 +340,7 @@ impl Engine {
 
     /// One segment less is missing of a message.
     #[inline]
-    fn count_down(&mut self, at: u32) {
+    pub(super) fn count_down(&mut self, at: u32) {
         let m = &mut self.incoming[at];
         m.count -= 1;
         if m.count == 0 && m.segments > 1 {
@@ -339,13 +350,13 @@ impl Engine {
 
     /// A segment that drew on the grant has left for its receive.
     #[inline]
-    fn return_grant(&mut self, slot: u32, granted: bool) {
+    pub(super) fn return_grant(&mut self, slot: u32, granted: bool) {
         let rx = &mut self.sessions[slot].rx;
         rx.grant = rx.grant.add(u32::from(granted));
     }
 
     /// A record for a message of which the first segment came; that segment is counted if it goes to its receive.
-    fn begin_message(&mut self, slot: u32, data: &Data, fate: Fate) -> Result<u32, Drop> {
+    pub(super) fn begin_message(&mut self, slot: u32, data: &Data, fate: Fate) -> Result<u32, Drop> {
         let most = self.config.limits.session_incoming;
         let s = &mut self.sessions[slot];
         let segments = segments_of(data.length, s.segment) as u32;
@@ -395,7 +406,7 @@ impl Engine {
     }
 
     #[inline]
-    fn find_incoming(&self, slot: u32, number: Seq) -> Option<u32> {
+    pub(super) fn find_incoming(&self, slot: u32, number: Seq) -> Option<u32> {
         let rx = &self.sessions[slot].rx;
         if let Some(last) = rx.last.checked_sub(1)
             && self.incoming[last].number == number

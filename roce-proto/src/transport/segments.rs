@@ -38,6 +38,10 @@ pub struct Segment {
     pub path: u8,
     /// Where it stands.
     pub state: State,
+    /// It was sent before.
+    pub again: bool,
+    /// While it waits for its repair: nanoseconds from when it was sent to the verdict.
+    pub lag: u32,
 }
 
 /// 32 consecutive sequences.

@@ -7,6 +7,7 @@ use super::table::List;
 use super::window::Window;
 use crate::time::Instant;
 use crate::wire::shim::{CloseReason, Cookie, RejectReason, Semantics, Seq, Ticks};
+use fec::policy::Protection;
 
 /// Where a session stands; see `docs/protocol.md`, section 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,6 +154,10 @@ pub struct Tx {
     pub burst_from: Seq,
     /// When a bad path is to be probed.
     pub bad_at: Instant,
+    /// One more than the record of what it protects, or 0.
+    pub protecting: u32,
+    /// When to give up on a repair.
+    pub repair_at: Instant,
 }
 
 impl Tx {
@@ -204,6 +209,8 @@ impl Tx {
             copied: first,
             burst_from: first,
             bad_at: Instant::MAX,
+            protecting: 0,
+            repair_at: Instant::MAX,
         }
     }
 }
@@ -249,6 +256,10 @@ pub struct Rx {
     pub asked_at: Instant,
     /// When to see whether something is missing.
     pub ask_at: Instant,
+    /// Groups with parity, of which something is missing.
+    pub groups: List,
+    /// Parity shards that are kept of them.
+    pub shards: u32,
     /// The message to be rejected, the segment that came of it, and why.
     pub reject: (Seq, Seq, RejectReason),
 }
@@ -276,6 +287,8 @@ impl Rx {
             status: false,
             asked_at: Instant::ZERO,
             ask_at: Instant::MAX,
+            groups: List::default(),
+            shards: 0,
             reject: (Seq(0), Seq(0), RejectReason::TooLong),
         }
     }
@@ -325,6 +338,8 @@ pub struct Session {
     pub due: u8,
     /// Paths to probe.
     pub probe: u32,
+    /// FEC codecs that both sides know, one bit each.
+    pub codecs: u8,
     /// Paths in use.
     pub paths: u8,
     /// The path that answers go on.
@@ -421,6 +436,8 @@ pub struct Sending {
     pub again: u32,
     /// What the application says of it.
     pub semantics: Semantics,
+    /// How it is protected.
+    pub protection: Option<Protection>,
     /// Which queue it waits in.
     pub queue: Queue,
     /// Why the peer rejected it, if it did.
@@ -523,7 +540,7 @@ mod tests {
     use super::super::path::Path;
     use super::*;
 
-    /// What `docs/protocol.md`, section 10, says of the records' sizes.
+    /// What `docs/protocol.md`, section 11, says of the records' sizes.
     #[test]
     fn records_keep_within_their_bounds() {
         assert!(

@@ -48,6 +48,7 @@ impl Engine {
                 kind: answer.kind,
                 header_len: bytes.len() as u16,
                 source: None,
+                parity: None,
             });
         }
         if !self.due.is_empty()
@@ -90,12 +91,18 @@ impl Engine {
         {
             return Ok(self.write_copy(slot, record, buf));
         }
+        if self.sessions[slot].tx.protecting != 0
+            && let Some(parity) = self.next_parity(slot, buf)
+        {
+            return Ok(parity);
+        }
         let again = self.sessions[slot].tx.requested > 0;
         let (seq, record) = if again { self.pick_requested(slot)? } else { self.pick_new(slot)? };
         let transmit = self.write_segment(slot, seq, record, again, buf);
         let tx = &mut self.sessions[slot].tx;
-        tx.burst += 1;
-        if tx.burst >= BURST {
+        tx.burst = tx.burst.saturating_add(1);
+        if tx.burst >= BURST && !self.in_block(slot) {
+            let tx = &mut self.sessions[slot].tx;
             tx.burst = 0;
             self.take_turns(slot);
         }
@@ -200,14 +207,20 @@ impl Engine {
             bytes: bytes as u16,
             path: 0,
             state: State::InFlight,
+            again: false,
+            lag: 0,
         };
         send.sent += 1;
+        let protection = send.protection;
         if send.sent == send.segments {
             if send.semantics.sync && self.config.mechanisms.copies {
                 s.tx.copies = send.segments.min(COPIES) as u8;
                 s.tx.copied = seq;
             }
             self.leave_queue(at);
+        }
+        if let Some(protection) = protection {
+            self.note_protected(slot, at, protection, seq);
         }
         Ok((seq, record))
     }
@@ -217,11 +230,19 @@ impl Engine {
     fn write_segment(&mut self, slot: u32, seq: Seq, record: u32, again: bool, buf: &mut [u8]) -> Transmit {
         let clock = self.clock;
         // Another path than the one that lost it.
-        let path = self.next_path(slot, again.then_some(self.segments.get(record).path));
+        let not = again.then_some(self.segments.get(record).path);
+        let protecting = !again && self.sessions[slot].tx.protecting != 0;
+        let path = if protecting && self.sends[self.segments.get(record).message].protection.is_some() {
+            // Its parity goes on others.
+            self.data_path(slot)
+        } else {
+            self.next_path(slot, not)
+        };
         let segment = self.segments.get_mut(record);
         let s = &mut self.sessions[slot];
         let paths = usize::from(self.config.paths);
         let tx = &mut self.paths[slot as usize * paths + usize::from(path)].tx;
+        segment.again = again;
         segment.path = path;
         segment.path_seq = tx.next;
         segment.time = clock;
@@ -314,7 +335,7 @@ impl Engine {
         self.counters.sent[Kind::Data as usize] += 1;
         let source = (len > 0).then_some(Source { token: send.token, offset, len });
         let to = Destination::Session(self.key(slot));
-        Transmit { to, path, kind: Kind::Data, header_len: Data::LEN as u16, source }
+        Transmit { to, path, kind: Kind::Data, header_len: Data::LEN as u16, source, parity: None }
     }
 
     /// A session's timer has fired: whatever of it is due.
@@ -341,6 +362,9 @@ impl Engine {
         if self.sessions[slot].tx.bad_at <= clock {
             self.probe_bad(slot);
         }
+        if self.sessions[slot].tx.repair_at <= clock {
+            self.expire_repairs(slot);
+        }
         if self.sessions[slot].announcing.at <= clock {
             self.repeat_announce(slot);
         }
@@ -359,7 +383,13 @@ impl Engine {
             return;
         }
         let tx =
-            s.tx.gap_at.min(s.tx.time_at).min(s.tx.bad_at).min(s.tx.at).min(s.tx.wake_at).min(s.tx.ask_at);
+            s.tx.gap_at
+                .min(s.tx.time_at)
+                .min(s.tx.bad_at)
+                .min(s.tx.at)
+                .min(s.tx.wake_at)
+                .min(s.tx.ask_at)
+                .min(s.tx.repair_at);
         let at = s.rx.at.min(s.rx.ask_at).min(tx).min(s.announcing.at).min(s.alive_at);
         self.arm(slot, at);
     }

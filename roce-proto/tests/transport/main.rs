@@ -4,4 +4,5 @@ mod basic;
 mod found;
 mod hostile;
 mod net;
+mod protect;
 mod random;

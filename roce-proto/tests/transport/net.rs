@@ -1,13 +1,14 @@
 //! Some engines, and a network between them that loses, delays, doubles and reorders packets under a virtual clock. The driver moves
 //! real bytes as the engines say, and compares what arrived with what was sent. Everything follows from one seed.
 
+use fec::Workshop;
 use roce_proto::time::Instant;
 use roce_proto::transport::{
     Address, Completion, Config, Destination, Engine, Event, Operation, Origin, Place, Received, RecvRequest,
-    SendRequest, SessionKey, Status,
+    SendRequest, SessionKey, Shards, Status,
 };
 use roce_proto::types::Qpn;
-use roce_proto::wire::shim::{Data, MAX_CONTROL_LEN};
+use roce_proto::wire::shim::{MAX_CONTROL_LEN, Semantics};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -41,6 +42,8 @@ pub struct Host {
     sends: BTreeMap<u64, Sent>,
     receives: BTreeMap<u64, (Vec<u8>, (usize, u64))>,
     blocks: BTreeMap<u32, Vec<u8>>,
+    shards: BTreeMap<u32, Vec<u8>>,
+    workshop: Workshop,
     ordinals: BTreeMap<(usize, u64), u32>,
     /// Messages received, by sending host, tag and ordinal.
     pub received: BTreeMap<(usize, u64, u32), usize>,
@@ -67,6 +70,8 @@ pub struct Net {
     pub hostile: Option<usize>,
     /// What is done to packets beside the weather: false loses one.
     pub filter: fn(&[u8]) -> bool,
+    /// What is done to packets that come through.
+    pub change: fn(&mut Vec<u8>),
 }
 
 pub fn address(host: usize) -> Address {
@@ -88,8 +93,53 @@ fn host(index: usize, config: &Config) -> Host {
         sends: BTreeMap::new(),
         receives: BTreeMap::new(),
         blocks: BTreeMap::new(),
+        shards: BTreeMap::new(),
+        workshop: Workshop::new(config.segment as usize),
         ordinals: BTreeMap::new(),
         received: BTreeMap::new(),
+    }
+}
+
+impl Host {
+    /// Appends a parity shard.
+    fn encode(&mut self, shards: &Shards, to: &mut Vec<u8>) {
+        let message = &self.sends[&shards.token].bytes;
+        let part = |i| {
+            let (at, len) = shards.part(i);
+            &message[at as usize..][..len]
+        };
+        let data: Vec<&[u8]> = (0..usize::from(shards.count)).map(part).collect();
+        let from = to.len();
+        to.resize(from + shards.len as usize, 0);
+        if shards.len > 0 {
+            self.workshop.encode(shards.index.into(), &data, &mut to[from..]).expect("a group");
+        }
+    }
+
+    /// Recovers what can be recovered.
+    fn repair(&mut self) {
+        while let Some(r) = self.engine.next_repair() {
+            let (buffer, _) = self.receives.get_mut(&r.token).expect("a receive that was posted");
+            if r.len == 0 {
+                continue;
+            }
+            let count = usize::from(r.count);
+            let part = |i| {
+                let (at, len) = r.part(i);
+                &buffer[at as usize..][..len]
+            };
+            let data: Vec<Option<&[u8]>> = (0..count).map(|i| (!r.is_missing(i)).then(|| part(i))).collect();
+            let shards: Vec<(usize, &[u8])> = r.shards[..usize::from(r.parity)]
+                .iter()
+                .map(|(index, block)| (usize::from(*index), self.shards[block].as_slice()))
+                .collect();
+            let recovered = self.workshop.recover(r.len as usize, &data, &shards).expect("enough");
+            let recovered: Vec<Vec<u8>> = recovered.map(<[u8]>::to_vec).collect();
+            for (i, bytes) in (0..count).filter(|i| r.is_missing(*i)).zip(recovered) {
+                let (at, len) = r.part(i);
+                buffer[at as usize..][..len].copy_from_slice(&bytes[..len]);
+            }
+        }
     }
 }
 
@@ -108,6 +158,7 @@ impl Net {
             messages: BTreeMap::new(),
             carried: 0,
             filter: |_| true,
+            change: |_| {},
             hostile: None,
         }
     }
@@ -149,13 +200,24 @@ impl Net {
 
     /// Posts a send of random bytes.
     pub fn send(&mut self, from: usize, to: usize, tag: u64, len: usize) -> u64 {
+        self.send_tagged(from, to, (tag, len), Semantics::default())
+    }
+
+    /// The same of a message of which the application says something.
+    pub fn send_tagged(
+        &mut self,
+        from: usize,
+        to: usize,
+        (tag, len): (u64, usize),
+        semantics: Semantics,
+    ) -> u64 {
         let key = self.session(from, to).expect("open");
         let token = self.next_token;
         self.next_token += 1;
         let mut bytes = vec![0; len];
         self.rng.fill(&mut bytes);
         let h = &mut self.hosts[from];
-        let request = SendRequest { token, len: len as u64, communicator: 7, tag, ..SendRequest::default() };
+        let request = SendRequest { token, len: len as u64, communicator: 7, tag, semantics };
         if let Err(refused) = h.engine.post_send(key, &request) {
             assert!([from, to].map(Some).contains(&self.hostile), "{refused}");
             return token;
@@ -241,6 +303,7 @@ impl Net {
         if self.dark || !(self.filter)(&bytes) || self.rng.u32(..1000) < w.loss {
             return;
         }
+        (self.change)(&mut bytes);
         let copies = 1 + u32::from(self.rng.u32(..1000) < w.double);
         for _ in 0..copies {
             let mut delay = w.delay.as_nanos() as u64 + 500;
@@ -263,7 +326,8 @@ impl Net {
             let h = &mut self.hosts[at];
             let received = h.engine.receive(&Origin { from: address(from), ce }, &bytes);
             if let Received::Place(p) = received {
-                let payload = &bytes[Data::LEN..];
+                let header = if matches!(p.to, Place::Shard(_)) { 72 } else { 60 };
+                let payload = &bytes[header..];
                 assert_eq!(payload.len(), p.len as usize, "the whole segment is placed");
                 match p.to {
                     Place::Receive { token, offset } => {
@@ -275,8 +339,12 @@ impl Net {
                         // One that was thrown away with its message may be used again.
                         h.blocks.insert(block, payload.to_vec());
                     }
+                    Place::Shard(block) => {
+                        h.shards.insert(block, payload.to_vec());
+                    }
                 }
             }
+            h.repair();
             assert_eq!(h.engine.counters().accounted(), h.engine.counters().received);
         }
         self.hosts[at].engine.turn();
@@ -286,6 +354,9 @@ impl Net {
             if let Some(source) = t.source {
                 let sent = &self.hosts[at].sends[&source.token];
                 bytes.extend(&sent.bytes[source.offset as usize..][..source.len as usize]);
+            }
+            if let Some(shards) = t.parity {
+                self.hosts[at].encode(&shards, &mut bytes);
             }
             let to = match t.to {
                 Destination::Session(key) => self.peer(at, key),

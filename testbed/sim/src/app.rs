@@ -217,11 +217,7 @@ impl Apps {
                     len: m.size,
                     communicator: m.communicator,
                     tag: m.tag,
-                    semantics: Semantics {
-                        step: m.step.unwrap_or_default(),
-                        sync: m.sync,
-                        ..Semantics::default()
-                    },
+                    semantics: Semantics { step: m.step.unwrap_or_default(), sync: m.sync, ..m.semantics },
                 };
                 (m.size, host.engine.post_send(key, &request))
             }

@@ -2,8 +2,9 @@
 
 use crate::scenario::{Fault, HostPlan, MessagePlan, Poll, Sabotage, Scenario, Topology};
 use fastrand::Rng;
-use roce_proto::transport::{Algorithm, Config, Limits};
-use roce_proto::wire::shim::Seq;
+use fec::policy::Protection;
+use roce_proto::transport::{Algorithm, Config, Limits, Protect};
+use roce_proto::wire::shim::{Semantics, Seq};
 use std::time::Duration;
 use testbed_impair::{BlackOut, Config as Link, Loss, Rate, Reorder};
 
@@ -65,7 +66,7 @@ impl Scenario {
         let last = faults.iter().map(Fault::end).max().unwrap_or_default();
         let calm_at = last.max(mood.span) + mood.rtt * rng.u32(..20);
         let strict = mood.strict;
-        Scenario {
+        let mut scenario = Scenario {
             seed,
             hosts,
             topology,
@@ -76,7 +77,43 @@ impl Scenario {
             connects,
             strict,
             sabotage: Sabotage::None,
+        };
+        protect(&mut scenario);
+        scenario
+    }
+}
+
+/// Half the scenarios have messages with tags, and hosts that protect them, or everything, or nothing. Drawn apart, so that what else is
+/// drawn does not depend on it.
+fn protect(scenario: &mut Scenario) {
+    let mut rng = Rng::with_seed(scenario.seed ^ 0x05ec_0000_0000);
+    if rng.bool() {
+        return;
+    }
+    for m in &mut scenario.messages {
+        m.semantics = Semantics {
+            class: rng.u8(..5),
+            priority: rng.u8(..16),
+            stage: rng.u8(..8),
+            tolerance: if rng.u8(..4) == 0 { rng.u8(..) } else { 0 },
+            ..Semantics::default()
+        };
+    }
+    for host in &mut scenario.hosts {
+        let c = &mut host.config;
+        c.fec.protect = match rng.u8(..6) {
+            0 => Protect::Nothing,
+            1 | 2 => {
+                let (data, parity, depth) = (rng.u8(1..=64), rng.u8(1..=16), rng.u8(1..=32));
+                Protect::Everything(Protection { data, parity, depth })
+            }
+            _ => Protect::ByTag,
+        };
+        if rng.u8(..4) > 0 {
+            c.fec.short_round_trip = Duration::ZERO;
         }
+        c.fec.block = spread(&mut rng, 1, 300) as u32;
+        c.limits.shards = spread(&mut rng, 1, 300) as u32;
     }
 }
 
@@ -145,6 +182,7 @@ fn host(rng: &mut Rng, hosts: usize, messages: usize, mood: &Mood) -> HostPlan {
         segments: spread(rng, 64, 20_000) as u32,
         steps: if chance(rng, 20) { 1 } else { 64 },
         windows: spread(rng, 1, 16) as u32,
+        shards: 128,
         window: 64 << rng.u32(..7),
     };
     let first = match rng.u8(..4) {
@@ -262,6 +300,7 @@ fn load(rng: &mut Rng, hosts: usize, mood: &Mood) -> Vec<MessagePlan> {
             // Often those that are posted at about the same time.
             step: steps.map(|n| i as u32 / n),
             sync,
+            semantics: Semantics::default(),
             capacity: if short && rng.u8(..4) == 0 { rng.u64(..=size) } else { 0 },
             send_at,
             recv_at,

@@ -5,13 +5,14 @@ use crate::net::{Fate, Net, Packet};
 use crate::scenario::{HostPlan, Poll, Sabotage};
 use crate::trace::Trace;
 use crate::watch::{Check, Told, Violation, Watch};
+use fec::Workshop;
 use roce_proto::time::Instant;
 use roce_proto::transport::{
-    Address, Completion, Config, Counters, Destination, Drop, Engine, Event, Origin, Place, Received,
-    SessionKey, Transmit,
+    Address, Completion, Config, Counters, Destination, Drop, Engine, Event, Origin, Place, Received, Repair,
+    SessionKey, Shards, Transmit,
 };
 use roce_proto::types::Qpn;
-use roce_proto::wire::shim::{Accept, Common, Data, Kind, MAX_CONTROL_LEN, Seq};
+use roce_proto::wire::shim::{Accept, Common, Data, Kind, MAX_CONTROL_LEN, Parity, Seq};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -56,6 +57,8 @@ pub struct Host {
     offset: u64,
     inbox: VecDeque<Packet>,
     blocks: Vec<Vec<u8>>,
+    shards: Vec<Vec<u8>>,
+    workshop: Workshop,
     watch: Watch,
     rounds: u64,
     /// When the last round began.
@@ -99,6 +102,8 @@ impl Host {
             offset: plan.clock,
             inbox: VecDeque::new(),
             blocks: vec![Vec::new(); config.limits.blocks as usize],
+            shards: vec![Vec::new(); config.limits.shards as usize],
+            workshop: Workshop::new(config.segment as usize),
             watch: Watch::new(&config),
             rounds: 0,
             last_round: Instant::ZERO,
@@ -224,6 +229,10 @@ impl Host {
         });
         let peer = &shared.plans[packet.from].config;
         match received {
+            Received::Place(placement) if matches!(placement.to, Place::Shard(_)) => {
+                let payload = packet.bytes.get(Parity::LEN..).unwrap_or_default();
+                self.place(placement.to, payload, shared)?;
+            }
             Received::Place(placement) => {
                 let payload = packet.bytes.get(Data::LEN..).unwrap_or_default();
                 if payload.len() != placement.len as usize {
@@ -235,7 +244,7 @@ impl Host {
                 let (data, _) = Data::parse(&packet.bytes).map_err(|e| (Check::Counters, e.to_string()))?;
                 let token = match placement.to {
                     Place::Receive { token, .. } => Some(token),
-                    Place::Block(_) => None,
+                    Place::Block(_) | Place::Shard(_) => None,
                 };
                 shared.net.figures.placed(shared.now, &data);
                 shared.ledger.arrived(self.session(key), &data, placement.len, peer.first, token)?;
@@ -255,12 +264,71 @@ impl Host {
             }
             _ => {}
         }
+        while let Some(repair) = self.engine.next_repair() {
+            shared.trace.note(shared.now, Some(self.index), 6, repair.missing, || {
+                format!(
+                    "repairs {:b} of {} from {} of a message",
+                    repair.missing, repair.count, repair.offset
+                )
+            });
+            self.repair(&repair, shared)?;
+        }
+        Ok(())
+    }
+
+    /// Recovers segments in their place.
+    fn repair(&mut self, r: &Repair, shared: &mut Shared) -> Result<(), (Check, String)> {
+        let count = usize::from(r.count);
+        let mut there: Vec<Option<Vec<u8>>> = Vec::with_capacity(count);
+        for i in 0..count {
+            let (at, len) = r.part(i);
+            let bytes = shared.ledger.placed(r.token, at, len);
+            there.push(if r.is_missing(i) { None } else { Some(bytes?) });
+        }
+        let data: Vec<Option<&[u8]>> = there.iter().map(Option::as_deref).collect();
+        let shard = |(index, block): &(u8, u32)| {
+            let bytes = self.shards.get(*block as usize).map(Vec::as_slice).unwrap_or_default();
+            (usize::from(*index), bytes)
+        };
+        let parity: Vec<(usize, &[u8])> = r.shards.iter().take(r.parity.into()).map(shard).collect();
+        let mut recovered = vec![Vec::new(); r.missing.count_ones() as usize];
+        if r.len > 0 {
+            let bytes = self.workshop.recover(r.len as usize, &data, &parity);
+            let bytes = bytes.map_err(|e| (Check::Bytes, format!("{r:?}: {e}")))?;
+            recovered = bytes.map(<[u8]>::to_vec).collect();
+        }
+        for (i, bytes) in (0..count).filter(|i| r.is_missing(*i)).zip(recovered) {
+            let (at, len) = r.part(i);
+            shared.ledger.repaired(r.token, len as u64)?;
+            shared.ledger.write(r.token, at, bytes.get(..len).unwrap_or_default())?;
+        }
+        Ok(())
+    }
+
+    /// Appends a parity shard.
+    fn encode(&mut self, of: &Shards, shared: &mut Shared, to: &mut Vec<u8>) -> Result<(), (Check, String)> {
+        let mut data = vec![Vec::new(); usize::from(of.count)];
+        for (i, bytes) in data.iter_mut().enumerate() {
+            let (at, len) = of.part(i);
+            shared.ledger.read(of.token, at, len as u32, bytes)?;
+        }
+        let data: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
+        let from = to.len();
+        to.resize(from + of.len as usize, 0);
+        if of.len > 0 {
+            let made = self.workshop.encode(of.index.into(), &data, to.get_mut(from..).unwrap_or_default());
+            made.map_err(|e| (Check::Bytes, format!("{of:?}: {e}")))?;
+        }
         Ok(())
     }
 
     fn place(&mut self, to: Place, payload: &[u8], shared: &mut Shared) -> Result<(), (Check, String)> {
         let mut bytes = payload.to_vec();
         match (*shared.sabotage, bytes.first_mut()) {
+            (Sabotage::FlipParity, Some(first)) if matches!(to, Place::Shard(_)) => {
+                *first ^= 1;
+                *shared.sabotage = Sabotage::None;
+            }
             (Sabotage::FlipByte, Some(first)) => {
                 *first ^= 1;
                 *shared.sabotage = Sabotage::None;
@@ -272,6 +340,13 @@ impl Host {
             _ => {}
         }
         match to {
+            Place::Shard(block) => match self.shards.get_mut(block as usize) {
+                Some(place) => {
+                    *place = bytes;
+                    Ok(())
+                }
+                None => Err((Check::Bounds, format!("shard {block} of {}", self.shards.len()))),
+            },
             Place::Receive { token, offset } => shared.ledger.write(token, offset, &bytes),
             Place::Block(block) => match self.blocks.get_mut(block as usize) {
                 // One that was thrown away with its message may be used again.
@@ -307,6 +382,9 @@ impl Host {
         bytes.extend_from_slice(header);
         if let Some(source) = transmit.source {
             shared.ledger.read(source.token, source.offset, source.len, &mut bytes)?;
+        }
+        if let Some(shards) = &transmit.parity {
+            self.encode(shards, shared, &mut bytes)?;
         }
         let to = match transmit.to {
             Destination::Session(key) => self.engine.peer(key),
@@ -437,6 +515,22 @@ fn packet_line(bytes: &[u8]) -> String {
                     words.join(" ")
                 )
             }
+            Err(e) => e.to_string(),
+        },
+        Kind::Parity => match Parity::parse(bytes) {
+            Ok((p, shard)) => format!(
+                "parity {}/{} of {} from seq {} every {} on path {}/{} message {} segment {}, {} bytes",
+                p.index,
+                p.shards,
+                p.segments,
+                p.first.seq,
+                p.stride,
+                p.first.path,
+                p.first.path_seq,
+                p.first.message,
+                p.first.segment,
+                shard.len()
+            ),
             Err(e) => e.to_string(),
         },
         Kind::Reject => match RejectMessage::parse(bytes) {

@@ -150,6 +150,34 @@ impl Ledger {
         Ok(())
     }
 
+    /// Bytes that were placed in a receive.
+    pub fn placed(&self, token: u64, offset: u64, len: usize) -> Found<Vec<u8>> {
+        let op = self.ops.get(token as usize).filter(|op| op.operation == Operation::Recv);
+        let op = op.ok_or_else(|| (Check::Metadata, format!("a repair in {token}, which is no receive")))?;
+        let end = offset + len as u64;
+        if op.outcome.is_some() || end > op.len {
+            let what = format!("a repair up to {end} in a receive of {}, ended {:?}", op.len, op.outcome);
+            return Err((Check::Bounds, what));
+        }
+        // Without a byte of its own it is as it was made.
+        let empty = || vec![EMPTY; len];
+        Ok(op.buffer.get(offset as usize..end as usize).map_or_else(empty, <[u8]>::to_vec))
+    }
+
+    /// A segment is recovered at the receive that its message goes to.
+    pub fn repaired(&mut self, token: u64, len: u64) -> Found<()> {
+        let send = self.ops.get(token as usize).and_then(|op| self.counterpart(op));
+        let send = send.ok_or_else(|| (Check::Agreement, format!("repaired in {token}, of no send")))?;
+        let op = &mut self.ops[send];
+        op.placed += len;
+        self.progress += 1;
+        if op.placed > op.len {
+            let what = format!("{} bytes of a message of {} are there after a repair", op.placed, op.len);
+            return Err((Check::Once, what));
+        }
+        Ok(())
+    }
+
     /// Bytes are placed in a receive.
     pub fn write(&mut self, token: u64, offset: u64, bytes: &[u8]) -> Found<()> {
         let op = self.ops.get_mut(token as usize).filter(|op| op.operation == Operation::Recv);

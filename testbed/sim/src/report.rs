@@ -25,6 +25,8 @@ pub struct Report {
     pub corrupt: u64,
     /// Copies that links made.
     pub duplicated: u64,
+    /// Segments that did not come and were recovered from parity.
+    pub repaired: u64,
     /// Segments sent again.
     pub retransmitted: u64,
     /// Of them, those that had arrived before or did so later.
@@ -78,10 +80,14 @@ impl Report {
         self.sent.iter().sum()
     }
 
-    /// The share of packets that carried no segment.
+    /// The share of packets that carried neither a segment nor parity.
     pub fn control_share(&self) -> f64 {
         let all = self.packets();
-        if all == 0 { 0.0 } else { 1.0 - self.sent[Kind::Data as usize] as f64 / all as f64 }
+        if all == 0 {
+            0.0
+        } else {
+            1.0 - (self.sent[Kind::Data as usize] + self.sent[Kind::Parity as usize]) as f64 / all as f64
+        }
     }
 
     /// Adds another run's figures. Times are not added: they are of different networks.
@@ -98,6 +104,7 @@ impl Report {
             (&mut self.missed, other.missed),
             (&mut self.corrupt, other.corrupt),
             (&mut self.duplicated, other.duplicated),
+            (&mut self.repaired, other.repaired),
             (&mut self.retransmitted, other.retransmitted),
             (&mut self.spurious, other.spurious),
             (&mut self.succeeded, other.succeeded),

@@ -1,6 +1,7 @@
 //! What is simulated: plain values, from which everything follows.
 
 use roce_proto::transport::Config;
+use roce_proto::wire::shim::Semantics;
 use std::time::Duration;
 use testbed_impair as impair;
 
@@ -198,6 +199,8 @@ pub struct MessagePlan {
     pub step: Option<u32>,
     /// It is tagged SYNC.
     pub sync: bool,
+    /// What the application says of it.
+    pub semantics: Semantics,
     /// When the send is posted at the earliest.
     pub send_at: Duration,
     /// When the receive is posted at the earliest.
@@ -270,6 +273,8 @@ pub enum Sabotage {
     None,
     /// A byte that is placed is another.
     FlipByte,
+    /// A byte of a parity shard that is kept is another.
+    FlipParity,
     /// A segment is not placed.
     SkipPlacement,
     /// A completion is not told.

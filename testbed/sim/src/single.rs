@@ -2,6 +2,7 @@
 
 use crate::scenario::{Fault, HostPlan, MessagePlan, Pattern, Poll, Sabotage, Scenario, Topology};
 use roce_proto::transport::{Config, Limits};
+use roce_proto::wire::shim::Semantics;
 use std::time::Duration;
 use testbed_impair as impair;
 
@@ -24,6 +25,8 @@ pub struct Single {
     pub steps: bool,
     /// Messages are tagged SYNC.
     pub sync: bool,
+    /// What the applications say of them.
+    pub semantics: Semantics,
     /// How long a receive is posted after its send; all of a host are posted at once.
     pub late: Duration,
     /// How hosts are joined.
@@ -56,6 +59,7 @@ impl Default for Single {
             at: Duration::ZERO,
             steps: false,
             sync: false,
+            semantics: Semantics::default(),
             late: Duration::ZERO,
             topology: Topology::Mesh { lanes: 1 },
             link: impair::Config { delay: Duration::from_micros(5), ..impair::Config::default() },
@@ -133,6 +137,7 @@ impl Single {
             capacity: self.size,
             step: self.steps.then_some(round as u32),
             sync: self.sync,
+            semantics: self.semantics,
             send_at: self.at,
             recv_at: self.late,
             send_after: after,

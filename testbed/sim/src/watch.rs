@@ -3,8 +3,8 @@
 
 use crate::scenario::HostPlan;
 use roce_proto::time::Instant;
-use roce_proto::transport::{Config, Engine, SessionKey, Transmit};
-use roce_proto::wire::shim::{Accept, Common, Data, Feedback, Init, Kind, Probe, Seq};
+use roce_proto::transport::{Config, Engine, Protect, SessionKey, Transmit};
+use roce_proto::wire::shim::{Accept, Common, Data, Feedback, Init, Kind, Parity, Probe, Seq};
 use std::fmt;
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub enum Check {
     Window,
     /// More came unexpected than was granted.
     Grant,
+    /// Parity of what nobody asked to protect, or of segments that were not sent.
+    Parity,
     /// Path sequences are not consecutive.
     PathSequence,
     /// More than one feedback for a session in a round.
@@ -146,7 +148,7 @@ impl Watch {
         round: u64,
         (peer, plan): (usize, &HostPlan),
     ) -> Result<[Option<Told>; 2], (Check, String)> {
-        let first = self.config.first;
+        let (first, protect) = (self.config.first, self.config.fec.protect);
         let peer_config = &plan.config;
         let paths = self.config.paths.min(peer_config.paths);
         let malformed = |e| (Check::Counters, format!("it sends what it would not take: {e}"));
@@ -178,6 +180,11 @@ impl Watch {
                 let (data, _) = Data::parse(bytes).map_err(malformed)?;
                 step(data.path, data.path_seq)?;
                 seen.data(&data, peer_config, first)?;
+            }
+            Kind::Parity => {
+                let (parity, _) = Parity::parse(bytes).map_err(malformed)?;
+                step(parity.first.path, parity.first.path_seq)?;
+                seen.parity(&parity, protect)?;
             }
             Kind::Probe => {
                 let probe = Probe::parse(bytes).map_err(malformed)?;
@@ -225,6 +232,7 @@ impl Watch {
             ("blocks", l.blocks as usize),
             ("completions", operations),
             ("steps", l.steps as usize),
+            ("shards", l.shards as usize),
         ];
         for ((name, used), (known, most)) in engine.in_use().into_iter().zip(bounds) {
             if name != known || used > most {
@@ -255,6 +263,21 @@ impl Watch {
 }
 
 impl Seen {
+    /// Parity is of segments that were all sent, and of a message whose tags ask for it.
+    fn parity(&self, parity: &Parity, protect: Protect) -> Result<(), (Check, String)> {
+        let wanted = match protect {
+            Protect::Nothing => false,
+            Protect::ByTag => (1..4).contains(&parity.first.semantics.class),
+            Protect::Everything(_) => true,
+        };
+        let last = u32::from(parity.segments.saturating_sub(1)) * u32::from(parity.stride);
+        let sent = parity.first.seq.add(last).before(self.fresh);
+        if wanted && sent && parity.segments > 0 && parity.index < parity.shards {
+            return Ok(());
+        }
+        Err((Check::Parity, format!("{parity:?}, protecting {protect:?}, sent before {}", self.fresh)))
+    }
+
     fn data(&mut self, data: &Data, peer: &Config, first: Seq) -> Result<(), (Check, String)> {
         let window = peer.limits.window;
         if data.again {

@@ -423,6 +423,7 @@ impl<'a> World<'a> {
             sum(|c| c.deadline_losses),
             sum(|c| c.rto_losses),
         ];
+        let repaired = sum(|c| c.repaired);
         self.ledger.times.sort_unstable();
         let mut repairs = std::mem::take(&mut self.net.figures.repairs);
         repairs.sort_unstable();
@@ -443,6 +444,7 @@ impl<'a> World<'a> {
             missed: self.hosts.iter().map(|h| h.missed).sum(),
             corrupt: self.hosts.iter().map(|h| h.corrupt).sum(),
             duplicated: counters.duplicated,
+            repaired,
             retransmitted,
             spurious,
             succeeded: self.ledger.ended[0],

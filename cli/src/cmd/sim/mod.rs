@@ -10,6 +10,7 @@ use crate::impair::ImpairArgs;
 use crate::report::Out;
 use crate::report::numbers::{Si, Time};
 use crate::report::table::{Align, Table};
+use crate::tags::TagArgs;
 use crate::units;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -144,6 +145,10 @@ pub struct OneArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u16).range(256..=4096), conflicts_with = "swarm")]
     pub mtu: u16,
 
+    /// What the messages are, for forward error correction
+    #[command(flatten)]
+    pub tags: TagArgs,
+
     /// Hosts look for packets only so often; without it, a packet wakes its host
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "swarm")]
     pub poll: Option<Duration>,
@@ -255,6 +260,8 @@ fn figures(report: &Report) -> Value {
         "missed": report.missed,
         "icrc_wrong": report.corrupt,
         "duplicated": report.duplicated,
+        "parity": report.sent[roce_proto::wire::shim::Kind::Parity as usize],
+        "repaired": report.repaired,
         "retransmitted": report.retransmitted,
         "spurious": report.spurious,
         "succeeded": report.succeeded,
@@ -291,6 +298,8 @@ fn table(report: &Report, wall: Duration) -> Table {
     row("  lost by links", report.lost.to_string());
     row("  lost by hosts", report.missed.to_string());
     row("  wrong ICRC", report.corrupt.to_string());
+    row("parity packets", report.sent[roce_proto::wire::shim::Kind::Parity as usize].to_string());
+    row("segments recovered from parity", report.repaired.to_string());
     row("segments sent again", report.retransmitted.to_string());
     row(
         "  of those the peer had",

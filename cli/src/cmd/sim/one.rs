@@ -3,7 +3,7 @@
 use super::{Congestion, Pattern, SimArgs, Topology, figures, simulate, table};
 use crate::error::{Error, Exit};
 use crate::report::json::Document;
-use roce_proto::transport::{Algorithm, Config};
+use roce_proto::transport::{Algorithm, Config, Fec};
 use roce_proto::wire::shim::segment_size;
 use serde_json::json;
 use std::time::Instant;
@@ -58,6 +58,7 @@ fn single(args: &SimArgs) -> Result<Single, Error> {
         messages: one.messages as usize,
         size: one.size,
         late: one.late,
+        semantics: one.tags.semantics(),
         topology: match one.topology {
             Topology::Mesh => testbed_sim::Topology::Mesh { lanes },
             Topology::Star => testbed_sim::Topology::Star,
@@ -76,6 +77,7 @@ fn single(args: &SimArgs) -> Result<Single, Error> {
                 Congestion::Fixed => Algorithm::Fixed(one.window),
                 Congestion::DelayEcn => Algorithm::DelayEcn,
             },
+            fec: Fec { protect: one.tags.fec, ..Fec::default() },
             ..base.config
         },
         poll: one.poll.map_or(Poll::OnEvent, Poll::Every),

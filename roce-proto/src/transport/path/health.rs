@@ -20,7 +20,7 @@ const LOSS: u8 = 4;
 /// Of losses while nothing of the path arrived.
 const TIMEOUT: u8 = 15;
 /// From this penalty on it is not used, but probed. Marks and losses alone do not lead there: a path that brings something is not dark.
-const BAD: u8 = 15;
+pub(in crate::transport) const BAD: u8 = 15;
 /// The penalty of one that the driver cannot use.
 const DENIED: u8 = u8::MAX;
 /// Losses in a row that nothing later on the path showed, from which on it counts as dark: one may be the last packet on it.

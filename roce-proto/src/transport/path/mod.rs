@@ -2,6 +2,7 @@
 
 mod health;
 
+pub(super) use health::BAD;
 pub use health::{PathState, PathStats};
 
 use super::rtt::Rtt;

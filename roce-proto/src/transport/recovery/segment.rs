@@ -35,8 +35,15 @@ impl Engine {
         let clock = self.clock;
         let segment = self.segments.get_mut(record);
         let (path, bytes, message) = (segment.path, u64::from(segment.bytes), segment.message);
-        // No codec is there yet, so nothing is protected.
-        segment.state = after_loss(Protection::None);
+        let (path_seq, again) = (segment.path_seq, segment.again);
+        // After a black-out there is no parity either, and what was rejected is sent void.
+        let protection = if matches!(cause, Cause::Gap | Cause::Time) {
+            self.parity_left(slot, record)
+        } else {
+            Protection::None
+        };
+        let state = after_loss(protection);
+        self.segments.get_mut(record).state = state;
         let paths = usize::from(self.config.paths);
         let tx = &mut self.paths[slot as usize * paths + usize::from(path)].tx;
         self.path_chain.remove(&mut tx.in_flight, record);
@@ -46,8 +53,19 @@ impl Engine {
         let s = &mut self.sessions[slot];
         s.tx.in_flight -= 1;
         s.tx.in_flight_bytes -= bytes;
-        s.tx.requested += 1;
-        self.segments.request(&mut s.tx.chunks, record);
+        if cause != Cause::Rejected && !again {
+            self.note_loss(slot, path, path_seq);
+        }
+        if state == State::AwaitRepair {
+            self.await_repair(slot, record);
+        } else {
+            let s = &mut self.sessions[slot];
+            s.tx.requested += 1;
+            self.segments.request(&mut s.tx.chunks, record);
+            if let Protection::Parity { .. } = protection {
+                self.give_up_group(slot, record);
+            }
+        }
         let send = &mut self.sends[message];
         if send.lost == Instant::ZERO && cause != Cause::Rejected {
             send.lost = clock;
@@ -77,7 +95,7 @@ impl Engine {
                 tx.echoed += 1;
             }
             State::Requested => s.tx.requested -= 1,
-            State::AwaitRepair => {}
+            State::AwaitRepair => self.await_no_more(slot, record),
         }
         self.segments.close(record);
         let at = segment.message;
@@ -160,8 +178,12 @@ impl Engine {
                 let record = i * CHUNK + open.trailing_zeros();
                 open &= open - 1;
                 let segment = self.segments.get(record);
-                if segment.message == at && segment.state == State::InFlight {
-                    self.lose(slot, record, Cause::Rejected);
+                match segment.state {
+                    State::InFlight if segment.message == at => {
+                        self.lose(slot, record, Cause::Rejected);
+                    }
+                    State::AwaitRepair if segment.message == at => self.request_awaiting(slot, record),
+                    _ => {}
                 }
             }
             chunk = self.segments.next(i);

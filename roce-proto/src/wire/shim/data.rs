@@ -81,11 +81,22 @@ impl Data {
         if common.kind != Kind::Data {
             return Err(ShimError::Kind(common.kind as u8));
         }
+        let data = Data::fields(b, common)?;
+        let payload = bytes.get(Data::LEN..).unwrap_or_default();
+        if data.void {
+            exact::<60>(bytes)?;
+        }
+        Ok((data, payload))
+    }
+
+    /// The fields, whatever the type.
+    #[inline]
+    pub(super) fn fields(b: &[u8; 60], common: Common) -> Result<Data, ShimError> {
         let flags = common.flags;
         if flags & (FEC | TAG) != 0 {
             return Err(ShimError::Flags(flags));
         }
-        let data = Data {
+        Ok(Data {
             session: common.session,
             path: common.path,
             path_seq: Seq(be32(b, 12)),
@@ -109,21 +120,22 @@ impl Data {
             again: flags & AGAIN != 0,
             void: flags & VOID != 0,
             granted: flags & GRANTED != 0,
-        };
-        let payload = bytes.get(Data::LEN..).unwrap_or_default();
-        if data.void {
-            exact::<60>(bytes)?;
-        }
-        Ok((data, payload))
+        })
     }
 
     /// The header's bytes. Class, priority and length are cut to their width.
     #[inline]
     pub fn to_bytes(&self) -> [u8; 60] {
+        self.bytes_of(Kind::Data)
+    }
+
+    /// The same of a packet of another type that has these fields.
+    #[inline]
+    pub(super) fn bytes_of(&self, kind: Kind) -> [u8; 60] {
         let s = &self.semantics;
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
         let common = Common {
-            kind: Kind::Data,
+            kind,
             flags: flag(self.ask, ASK)
                 | flag(self.again, AGAIN)
                 | flag(self.void, VOID)

@@ -8,6 +8,7 @@ mod control;
 mod data;
 mod feedback;
 mod handshake;
+mod parity;
 mod seq;
 
 pub use control::{
@@ -17,6 +18,7 @@ pub use control::{
 pub use data::{Data, Semantics};
 pub use feedback::{Feedback, FeedbackHead, PathReport};
 pub use handshake::{Accept, Cookie, CookieReply, Init, Offer};
+pub use parity::Parity;
 pub use seq::{Seq, Ticks};
 
 use thiserror::Error;
@@ -49,10 +51,10 @@ pub const fn segment_size(mtu: usize) -> usize {
     mtu.saturating_sub(Data::LEN + FEC_EXTENSION_LEN + TAG_LEN) & !7
 }
 
-/// The immediate of a control packet: `0x5357_0100 | type`. Data has none.
+/// The immediate of a control packet: `0x5357_0100 | type`. Data and parity have none.
 pub const fn immediate(kind: Kind) -> Option<u32> {
     match kind {
-        Kind::Data => None,
+        Kind::Data | Kind::Parity => None,
         _ => Some(0x5357_0000 | (VERSION as u32) << 8 | kind as u32),
     }
 }
@@ -124,11 +126,13 @@ pub enum Kind {
     Close = 9,
     /// A message cannot be delivered.
     Reject = 10,
+    /// A parity shard of a group of segments.
+    Parity = 11,
 }
 
 impl Kind {
     /// Every type, in the order of its number.
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Data,
         Kind::Feedback,
         Kind::Probe,
@@ -140,6 +144,7 @@ impl Kind {
         Kind::Reset,
         Kind::Close,
         Kind::Reject,
+        Kind::Parity,
     ];
 
     /// The name that counters and reports carry.
@@ -156,6 +161,7 @@ impl Kind {
             Kind::Reset => "reset",
             Kind::Close => "close",
             Kind::Reject => "reject",
+            Kind::Parity => "parity",
         }
     }
 }
@@ -262,6 +268,6 @@ mod tests {
         assert_eq!(common.to_bytes(), bytes);
         assert_eq!(Common::parse(&bytes[..11]), Err(ShimError::TooShort { have: 11, need: 12 }));
         assert_eq!(Common::parse(&[0x22; 12]), Err(ShimError::Version(2)));
-        assert_eq!(Common::parse(&[0x1b; 12]), Err(ShimError::Kind(11)));
+        assert_eq!(Common::parse(&[0x1c; 12]), Err(ShimError::Kind(12)));
     }
 }

@@ -138,6 +138,7 @@ impl Cell {
                         tag: 0,
                         size: self.size,
                         capacity: self.size,
+                        semantics: roce_proto::wire::shim::Semantics::default(),
                         step: Some(step as u32),
                         sync: true,
                         send_at: AT,

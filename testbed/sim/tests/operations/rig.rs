@@ -1,10 +1,11 @@
 //! Two engines, what is under way between them, and calls in any order.
 
 use fastrand::Rng;
+use fec::policy::Protection;
 use roce_proto::time::Instant;
 use roce_proto::transport::{
-    Address, Algorithm, Config, Destination, Engine, Event, Limits, Operation, Origin, Place, Received,
-    RecvRequest, SendRequest, SessionKey, Status,
+    Address, Algorithm, Config, Destination, Engine, Event, Fec, Limits, Operation, Origin, Place, Protect,
+    Received, RecvRequest, SendRequest, SessionKey, Status,
 };
 use roce_proto::wire::shim::{Data, MAX_CONTROL_LEN, Seq};
 use std::collections::HashMap;
@@ -87,6 +88,8 @@ struct Side {
     keys: Vec<SessionKey>,
     /// First byte of the message that a block has a part of.
     blocks: HashMap<u32, u8>,
+    /// Whose parity lies in a place.
+    shards: HashMap<u32, u8>,
 }
 
 struct Rig {
@@ -112,6 +115,7 @@ fn side(host: usize, epoch: u64, seed: u64) -> Side {
         blocks: rng.u32(1..6),
         segments: 64,
         steps: 4,
+        shards: rng.u32(1..20),
         windows: 1,
         window: 64,
     };
@@ -126,10 +130,22 @@ fn side(host: usize, epoch: u64, seed: u64) -> Side {
         eager: rng.u32(..600),
         allowance: rng.u32(1..8),
         congestion: if rng.bool() { Algorithm::DelayEcn } else { Algorithm::Fixed(rng.u64(1..9_000)) },
+        fec: Fec {
+            protect: match rng.u8(..3) {
+                0 => Protect::ByTag,
+                _ => Protect::Everything(Protection {
+                    data: rng.u8(1..9),
+                    parity: rng.u8(1..4),
+                    depth: rng.u8(1..4),
+                }),
+            },
+            short_round_trip: Duration::ZERO,
+            block: rng.u32(1..40),
+        },
         ..Config::default()
     };
     let engine = Engine::new(&config).expect("sound");
-    Side { engine, config, keys: Vec::new(), blocks: HashMap::new() }
+    Side { engine, config, keys: Vec::new(), blocks: HashMap::new(), shards: HashMap::new() }
 }
 
 /// The byte of a message at a place, if its first is `base`.
@@ -162,6 +178,12 @@ impl Rig {
         else {
             return;
         };
+        if let Place::Shard(block) = placement.to {
+            assert!(block < side.config.limits.shards);
+            assert_eq!(packet.len() - 72, placement.len as usize);
+            side.shards.insert(block, packet.get(72).copied().unwrap_or_default());
+            return self.repairs(to);
+        }
         let payload = &packet[Data::LEN..];
         assert_eq!(payload.len(), placement.len as usize);
         let (data, _) = Data::parse(packet).expect("placed");
@@ -179,6 +201,26 @@ impl Rig {
                 assert!(block < side.config.limits.blocks);
                 side.blocks.insert(block, base);
             }
+            Place::Shard(_) => {}
+        }
+        self.repairs(to);
+    }
+
+    /// What is recovered counts as placed; bytes are not made here.
+    fn repairs(&mut self, to: usize) {
+        while let Some(r) = self.sides[to].engine.next_repair() {
+            assert!(
+                r.count <= 64 && r.missing.count_ones() <= u32::from(r.parity) && r.missing != 0,
+                "{r:?}"
+            );
+            assert!(
+                r.shards[..r.parity.into()].iter().all(|(_, b)| *b < self.sides[to].config.limits.shards)
+            );
+            for i in (0..usize::from(r.count)).filter(|i| r.is_missing(*i)) {
+                let (at, len) = r.part(i);
+                let base = self.sides[to].shards[&r.shards[0].1];
+                self.place(to, r.token, at, len as u64, base);
+            }
         }
     }
 
@@ -193,6 +235,17 @@ impl Rig {
                 assert!(source.offset + u64::from(source.len) <= posted.len);
                 let base = source.token as u8;
                 packet.extend((0..u64::from(source.len)).map(|i| byte(base, source.offset + i)));
+            }
+            if let Some(of) = t.parity {
+                let posted = &self.posted[of.token as usize];
+                assert!(posted.operation == Operation::Send && posted.host == host && !posted.ended);
+                let ends = |i| {
+                    let (at, len) = of.part(i);
+                    at + len as u64
+                };
+                assert!((0..usize::from(of.count)).all(|i| ends(i) <= posted.len), "{of:?}");
+                // It says whose it is.
+                packet.resize(packet.len() + of.len as usize, of.token as u8);
             }
             let to = match t.to {
                 Destination::Session(key) => {

@@ -31,7 +31,7 @@ const LAYERS: &[Layer] = &[
     layer("testbed/net", &[], &[]),
     layer("testbed/hostile", &[], &[]),
     layer("testbed/impair", &["roce-proto"], &[]),
-    layer("testbed/sim", &["roce-proto", "testbed/impair"], &[]),
+    layer("testbed/sim", &["fec", "roce-proto", "testbed/impair"], &[]),
     layer("dataplane/dpdk-sys", &[], &[]),
     layer("dataplane/dpdk", &["dataplane/dpdk-sys"], &[]),
     layer("dataplane", &["fec", "roce-proto", "dataplane/dpdk"], &["testbed"]),

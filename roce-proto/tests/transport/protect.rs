@@ -1,0 +1,266 @@
+//! Forward error correction over a long link: what is repaired, what is sent again, and who pays for it.
+
+use crate::basic::config;
+use crate::net::{Net, Weather};
+use fec::policy::Protection;
+use roce_proto::transport::{Config, Drop, Fec, Operation, Protect, Status};
+use roce_proto::wire::shim::{Data, Kind, Parity, Semantics, Seq};
+use std::time::Duration;
+
+const ONE_WAY: Duration = Duration::from_millis(12);
+const ROUND_TRIP: Duration = Duration::from_millis(24);
+/// A gradient that somebody waits for.
+const GRADIENT: Semantics = Semantics { class: 1, priority: 8, step: 3, stage: 0, tolerance: 0, sync: false };
+
+fn far() -> Weather {
+    Weather { delay: ONE_WAY, ..Weather::default() }
+}
+
+/// Two hosts far apart, with a session.
+fn pair_of(config: Config) -> Net {
+    let mut net = Net::new(5, far(), &[config, config]);
+    net.open(0, 1);
+    // The first round trip is measured.
+    net.pass(ROUND_TRIP * 2);
+    net
+}
+
+fn pair() -> Net {
+    pair_of(config())
+}
+
+/// The same, with every message in groups of (32,4) that are not interleaved.
+fn pair_by_32() -> Net {
+    let protect = Protect::Everything(Protection { data: 32, parity: 4, depth: 1 });
+    pair_of(Config { fec: Fec { protect, ..Fec::default() }, ..config() })
+}
+
+/// The data packet, if it is the first transmission of one.
+fn fresh(bytes: &[u8]) -> Option<Data> {
+    Data::parse(bytes).ok().map(|(data, _)| data).filter(|data| !data.again)
+}
+
+/// Sends a message and runs until both sides have ended it; returns how long that took the receiver.
+fn exchange(net: &mut Net, len: usize, semantics: Semantics) -> Duration {
+    let before = net.completions(1, Operation::Recv, Status::Success);
+    let sent = net.completions(0, Operation::Send, Status::Success);
+    net.receive(1, 0, 5, len);
+    net.pass(ROUND_TRIP);
+    let begin = net.now;
+    net.send_tagged(0, 1, (5, len), semantics);
+    net.run(Duration::from_secs(5), |net| net.completions(1, Operation::Recv, Status::Success) > before);
+    let took = net.now.saturating_since(begin);
+    net.run(Duration::from_secs(5), |net| net.completions(0, Operation::Send, Status::Success) > sent);
+    took
+}
+
+#[test]
+fn a_loss_is_repaired_and_not_sent_again() {
+    let mut net = pair_by_32();
+    // Of each group of 32, four: as many as it has parity.
+    net.filter = |bytes| fresh(bytes).is_none_or(|d| ![3, 9, 30, 31].contains(&(d.segment % 32)));
+    let took = exchange(&mut net, 100_000, GRADIENT);
+    let (c, r) = (net.hosts[0].engine.counters(), net.hosts[1].engine.counters());
+    // Segments 0..32, 32..64, 64..96 and 96..100, of which 99 is lost.
+    assert_eq!((r.repaired, c.retransmitted, c.spurious), (13, 0, 0), "{c:?}");
+    assert_eq!((c.sent(Kind::Data), c.sent(Kind::Parity)), (100, 16));
+    assert_eq!(c.protected, 100);
+    assert!(took < ONE_WAY + Duration::from_millis(1), "{took:?}: no round trip was waited for");
+    net.assert_idle();
+}
+
+#[test]
+fn losses_that_are_repaired_are_told_to_congestion_control_and_to_the_policy() {
+    let mut net = pair();
+    net.filter = |bytes| fresh(bytes).is_none_or(|d| d.segment % 32 != 7);
+    for _ in 0..30 {
+        exchange(&mut net, 96_000, GRADIENT);
+    }
+    let c = net.hosts[0].engine.counters();
+    assert_eq!((c.retransmitted, c.rto_losses), (0, 0));
+    // Nearly always the repair was there before the verdict, as the parity comes right behind.
+    assert_eq!(net.hosts[1].engine.counters().repaired, 90);
+}
+
+#[test]
+fn more_losses_than_parity_are_sent_again_at_once_and_others_are_still_repaired() {
+    let mut net = pair_by_32();
+    // Five of the first group, one of the second.
+    net.filter = |bytes| fresh(bytes).is_none_or(|d| !(d.segment < 5 || d.segment == 40));
+    let took = exchange(&mut net, 64_000, GRADIENT);
+    let (c, r) = (net.hosts[0].engine.counters(), net.hosts[1].engine.counters());
+    assert_eq!(c.unrepaired + c.gap_losses - c.awaited, 5, "{c:?}");
+    // One that comes again makes the others repairable.
+    assert!(c.retransmitted == 5 && r.repaired >= 1 && c.rtos == 0, "{c:?} {r:?}");
+    assert!(took < ROUND_TRIP * 2, "{took:?}: no time was lost by waiting");
+    net.assert_idle();
+}
+
+#[test]
+fn without_its_parity_a_loss_is_sent_again_after_a_round_trip() {
+    let mut net = pair();
+    net.filter = |bytes| Parity::parse(bytes).is_err() && fresh(bytes).is_none_or(|d| d.segment != 40);
+    let took = exchange(&mut net, 64_000, GRADIENT);
+    let c = net.hosts[0].engine.counters();
+    assert_eq!((c.awaited, c.unrepaired, c.retransmitted), (1, 1, 1), "{c:?}");
+    assert!(took > ROUND_TRIP && took < ROUND_TRIP * 2, "{took:?}");
+    net.assert_idle();
+}
+
+#[test]
+fn the_end_of_a_message_and_short_messages_are_repaired_too() {
+    for len in [1, 999, 1_000, 1_001, 5_500, 33_333] {
+        let mut net = pair();
+        net.filter = |bytes| fresh(bytes).is_none_or(|d| u64::from(d.segment + 1) * 1_000 < d.length);
+        let took = exchange(&mut net, len, Semantics { class: 3, ..GRADIENT });
+        let (c, r) = (net.hosts[0].engine.counters(), net.hosts[1].engine.counters());
+        assert_eq!((r.repaired, c.retransmitted), (1, 0), "{len}: {c:?}");
+        assert!(took < ROUND_TRIP, "{len}: {took:?}");
+        net.assert_idle();
+    }
+}
+
+#[test]
+fn untagged_and_low_priority_messages_have_no_parity() {
+    let mut net = pair();
+    exchange(&mut net, 100_000, Semantics::default());
+    exchange(&mut net, 100_000, Semantics { priority: 7, ..GRADIENT });
+    let c = net.hosts[0].engine.counters();
+    assert_eq!((c.sent(Kind::Parity), c.protected), (0, 0));
+    // The class of an unknown number is none.
+    exchange(&mut net, 10_000, Semantics { class: 9, ..GRADIENT });
+    assert_eq!(net.hosts[0].engine.counters().sent(Kind::Parity), 0);
+    // Near by, sending again is as fast.
+    let mut near = Net::new(5, Weather { delay: Duration::from_micros(20), ..far() }, &[config(), config()]);
+    near.open(0, 1);
+    near.pass(ROUND_TRIP);
+    exchange(&mut near, 100_000, GRADIENT);
+    assert_eq!(near.hosts[0].engine.counters().sent(Kind::Parity), 0);
+}
+
+/// Case 33.
+#[test]
+fn parity_of_an_unknown_code_is_refused_and_counted() {
+    let changes: [fn(&mut Vec<u8>); 3] = [
+        |b| b[60] = if b[0] == 0x1b { 2 } else { b[60] },
+        |b| b[60] = if b[0] == 0x1b { 0 } else { b[60] },
+        |b| b[61] = if b[0] == 0x1b { 2 } else { b[61] },
+    ];
+    for change in changes {
+        let mut net = pair();
+        net.filter = |bytes| fresh(bytes).is_none_or(|d| d.segment != 3);
+        // Data and parity are long enough for that, and nothing else is sent in this time.
+        net.receive(1, 0, 5, 20_000);
+        net.pass(ROUND_TRIP);
+        net.change = change;
+        net.send_tagged(0, 1, (5, 20_000), GRADIENT);
+        net.pass(ONE_WAY / 2);
+        net.change = |_| {};
+        net.run(Duration::from_secs(5), |net| net.completions(1, Operation::Recv, Status::Success) == 1);
+        let (c, r) = (net.hosts[0].engine.counters(), net.hosts[1].engine.counters());
+        assert!(c.sent(Kind::Parity) > 0);
+        assert_eq!((r.dropped(Drop::UnknownCodec), r.repaired), (c.sent(Kind::Parity), 0));
+        assert_eq!(c.retransmitted, 1);
+    }
+}
+
+/// Case 33: a message of more segments than a code allows shards is many groups.
+#[test]
+fn long_messages_are_split_into_groups() {
+    let protect = Protect::Everything(Protection { data: 255, parity: 3, depth: 1 });
+    let mut net = pair_of(Config { fec: Fec { protect, ..Fec::default() }, ..config() });
+    net.filter = |bytes| fresh(bytes).is_none_or(|d| d.segment % 100 != 50);
+    exchange(&mut net, 1_000_000, Semantics::default());
+    let (c, r) = (net.hosts[0].engine.counters(), net.hosts[1].engine.counters());
+    assert_eq!((c.retransmitted, r.repaired), (0, 10));
+    assert_eq!(c.sent(Kind::Parity), 16 * 3, "a group has 64 segments at the most");
+}
+
+#[test]
+fn bursts_are_repaired_where_groups_are_interleaved() {
+    let protect = Protect::Everything(Protection { data: 8, parity: 2, depth: 16 });
+    let mut net = pair_of(Config { fec: Fec { protect, ..Fec::default() }, ..config() });
+    // 32 in a row.
+    net.filter = |bytes| fresh(bytes).is_none_or(|d| !(50..82).contains(&d.segment));
+    exchange(&mut net, 200_000, Semantics::default());
+    let (c, r) = (net.hosts[0].engine.counters(), net.hosts[1].engine.counters());
+    assert_eq!((c.retransmitted, r.repaired), (0, 32));
+}
+
+#[test]
+fn parity_goes_on_other_paths_than_its_data() {
+    let mut net = pair_of(Config { paths: 4, ..config() });
+    // A path loses everything: which one is told by what is lost of a group.
+    net.filter = |bytes| match Parity::parse(bytes) {
+        Ok((parity, _)) => {
+            assert_eq!(parity.first.path, 3);
+            true
+        }
+        Err(_) => fresh(bytes).is_none_or(|d| {
+            assert!(d.path < 3);
+            d.segment != 5
+        }),
+    };
+    exchange(&mut net, 50_000, GRADIENT);
+    assert_eq!(net.hosts[1].engine.counters().repaired, 1);
+    // What is not protected uses all.
+    net.filter = |_| true;
+    exchange(&mut net, 50_000, Semantics::default());
+}
+
+/// Whatever the weather: every message once, whole, and nothing left over. Protected messages, unprotected ones, late receives,
+/// restarts.
+#[test]
+fn through_any_weather() {
+    for seed in 0..60 {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let protect = match seed % 3 {
+            0 => Protect::ByTag,
+            _ => Protect::Everything(Protection {
+                data: rng.u8(1..40),
+                parity: rng.u8(1..6),
+                depth: rng.u8(1..10),
+            }),
+        };
+        let config = Config {
+            fec: Fec { protect, short_round_trip: Duration::ZERO, block: rng.u32(1..200) },
+            paths: rng.u8(1..6),
+            first: Seq(u32::MAX - rng.u32(0..100)),
+            ..config()
+        };
+        let weather = Weather {
+            loss: rng.u32(0..150),
+            double: rng.u32(0..50),
+            late: rng.u32(0..300),
+            ce: 0,
+            delay: Duration::from_micros(rng.u64(10..3_000)),
+        };
+        let mut net = Net::new(seed, weather, &[config, config]);
+        net.open(0, 1);
+        let messages = 40;
+        for i in 0..messages {
+            let longest = 1 << rng.u32(1..17);
+            let len = rng.usize(0..longest);
+            let (from, to) = if rng.bool() { (0, 1) } else { (1, 0) };
+            let semantics =
+                Semantics { class: rng.u8(0..4), priority: rng.u8(0..16), stage: rng.u8(0..8), ..GRADIENT };
+            if rng.u8(0..3) == 0 {
+                net.send_tagged(from, to, (i % 5, len), semantics);
+                net.pass(Duration::from_micros(rng.u64(0..3_000)));
+                net.receive(to, from, i % 5, 70_000 << 1);
+            } else {
+                net.receive(to, from, i % 5, 70_000 << 1);
+                net.send_tagged(from, to, (i % 5, len), semantics);
+            }
+        }
+        let ended = |net: &Net, operation| {
+            (0..2).map(|at| net.completions(at, operation, Status::Success)).sum::<usize>()
+        };
+        net.run(Duration::from_secs(60), |net| {
+            ended(net, Operation::Recv) == messages as usize
+                && ended(net, Operation::Send) == messages as usize
+        });
+        net.pass(Duration::from_millis(200));
+        net.assert_idle();
+    }
+}
