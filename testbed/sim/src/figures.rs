@@ -59,7 +59,7 @@ pub struct Carried {
     /// Packets with a segment.
     pub segments: u64,
     /// When the last of them came out.
-    last: Option<Instant>,
+    pub last: Option<Instant>,
     /// The longest time between two of them, and when it ended.
     pub pause: (Duration, Instant),
 }

@@ -43,7 +43,8 @@ impl Case {
         let segments = report.sent[0] - report.retransmitted.min(report.sent[0]);
         let rates: Vec<f64> = report.times.iter().map(|t| 1.0 / t.as_secs_f64().max(1e-9)).collect();
         let back = self.dark.map(|(link, until)| {
-            report.carried.get(link).map_or(Duration::MAX, |c| c.pause.1.saturating_since(until))
+            let carried = report.carried.get(link).filter(|c| c.last.is_some_and(|last| last > until));
+            carried.map_or(Duration::MAX, |c| c.pause.1.saturating_since(until))
         });
         let seconds = report.time.saturating_sub(self.single.at).as_secs_f64();
         let outcome = Outcome {
