@@ -5,6 +5,8 @@ use crate::net::{Net, Weather};
 use fec::policy::Protection;
 use roce_proto::transport::{Config, Drop, Fec, Operation, Protect, Status};
 use roce_proto::wire::shim::{Data, Kind, Parity, Semantics, Seq};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 const ONE_WAY: Duration = Duration::from_millis(12);
@@ -263,4 +265,63 @@ fn through_any_weather() {
         net.pass(Duration::from_millis(200));
         net.assert_idle();
     }
+}
+
+/// Groups of (8,2), four interleaved, of whose parity nothing comes.
+fn pair_by_8() -> Net {
+    let protect = Protect::Everything(Protection { data: 8, parity: 2, depth: 4 });
+    pair_of(Config { fec: Fec { protect, ..Fec::default() }, ..config() })
+}
+
+#[test]
+fn a_group_that_cannot_be_repaired_is_sent_again_at_once_and_others_wait() {
+    let mut net = pair_by_8();
+    // Three of the first group, which has parity for two, and two of the second.
+    net.filter = |bytes| {
+        Parity::parse(bytes).is_err() && fresh(bytes).is_none_or(|d| ![0, 4, 8, 1, 5].contains(&d.segment))
+    };
+    net.receive(1, 0, 5, 32_000);
+    net.pass(ROUND_TRIP);
+    net.send_tagged(0, 1, (5, 32_000), Semantics::default());
+    net.run(Duration::from_secs(1), |net| net.hosts[0].engine.counters().gap_losses == 5);
+    let c = net.hosts[0].engine.counters();
+    assert_eq!((c.awaited, c.unrepaired), (4, 2), "{c:?}");
+    net.run(Duration::from_secs(1), |net| net.completions(0, Operation::Send, Status::Success) == 1);
+    let c = net.hosts[0].engine.counters();
+    assert_eq!((c.unrepaired, c.retransmitted, c.spurious), (4, 5, 0), "{c:?}");
+}
+
+#[test]
+fn what_was_sent_again_and_is_lost_waits_for_no_repair() {
+    static TIMES: AtomicU32 = AtomicU32::new(0);
+    let mut net = pair_by_8();
+    net.filter = |bytes| {
+        let lost = Data::parse(bytes).is_ok_and(|(d, _)| d.segment == 3) && TIMES.fetch_add(1, Relaxed) < 2;
+        Parity::parse(bytes).is_err() && !lost
+    };
+    exchange(&mut net, 32_000, Semantics::default());
+    let c = net.hosts[0].engine.counters();
+    assert_eq!((c.awaited, c.unrepaired, c.retransmitted), (1, 1, 2), "{c:?}");
+}
+
+#[test]
+fn parity_of_a_group_is_spread_and_a_repair_is_told_at_once() {
+    static ORDER: Mutex<Vec<(u32, u8)>> = Mutex::new(Vec::new());
+    let mut net = pair_by_8();
+    net.filter = |bytes| {
+        if let Ok((parity, _)) = Parity::parse(bytes) {
+            ORDER.lock().unwrap().push((parity.first.segment, parity.index));
+        }
+        // The last of the message too, whose coming would be told of anyhow.
+        fresh(bytes).is_none_or(|d| ![7, 31].contains(&d.segment))
+    };
+    net.receive(1, 0, 5, 32_000);
+    net.pass(ROUND_TRIP);
+    let begin = net.now;
+    net.send_tagged(0, 1, (5, 32_000), Semantics::default());
+    net.run(Duration::from_secs(1), |net| net.completions(0, Operation::Send, Status::Success) == 1);
+    let took = net.now.saturating_since(begin);
+    assert!(took < ROUND_TRIP + Duration::from_micros(200), "{took:?}");
+    let order = ORDER.lock().unwrap();
+    assert_eq!(*order, [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (1, 1), (2, 1), (3, 1)]);
 }
