@@ -3,6 +3,11 @@
 //! Coding and decoding are the same work: each output is a sum of all inputs, each multiplied by a coefficient. An implementation
 //! of that is a [`Kernel`]. [`oracle`] is the definition, in the fewest words; the others are held to its bytes.
 
+// First, as modules see macros that stand above them.
+#[cfg(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64"))]
+#[macro_use]
+mod vector;
+
 mod dispatch;
 #[cfg(feature = "isal")]
 mod isal;
@@ -10,8 +15,6 @@ mod isal;
 mod neon;
 mod scalar;
 mod tables;
-#[macro_use]
-mod vector;
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 mod x86;
 
