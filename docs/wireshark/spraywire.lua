@@ -42,6 +42,7 @@ field("fec", flag, "data.fec", "FEC extension", 8, nil, 0x08)
 field("auth", flag, "data.auth", "Authentication tag", 8, nil, 0x10)
 field("sync", flag, "data.sync", "SYNC", 8, nil, 0x20)
 field("granted", flag, "data.granted", "Drew on the grant", 8, nil, 0x40)
+field("more", flag, "data.more", "Another segment follows", 8, nil, 0x80)
 field("class", u8, "data.class", "Class", base.DEC, nil, 0xf0)
 field("priority", u8, "data.priority", "Priority", base.DEC, nil, 0x0f)
 field("message", u32, "message", "Message", base.DEC)
@@ -133,7 +134,7 @@ end
 local parse = {}
 
 local function segment(tree, buf)
-  for _, one in ipairs({ f.ask, f.again, f.void, f.fec, f.auth, f.sync, f.granted }) do
+  for _, one in ipairs({ f.ask, f.again, f.void, f.fec, f.auth, f.sync, f.granted, f.more }) do
     tree:add(one, buf(1, 1))
   end
   tree:add(f.class, buf(3, 1))
@@ -144,8 +145,12 @@ end
 
 parse[0] = { 60, function(tree, buf)
   segment(tree, buf)
-  if buf:len() > 60 then
-    tree:add(f.payload, buf(60))
+  local last = buf:len()
+  if buf(1, 1):bitfield(0, 1) == 1 then
+    last = 60 + buf(52, 6):uint64():tonumber()
+  end
+  if last > 60 then
+    tree:add(f.payload, buf(60, last - 60))
   end
   local again = buf(1, 1):bitfield(6, 1) == 1 and " again" or ""
   local void = buf(1, 1):bitfield(5, 1) == 1 and " void" or ""
@@ -269,6 +274,18 @@ parse[11] = { 72, function(tree, buf)
     buf(62, 1):uint(), buf(16, 4):uint(), buf(65, 1):uint(), buf(24, 4):uint())
 end }
 
+-- Whether a DATA says that another follows it in the packet, and there is one.
+local function follower(buf)
+  if buf(0, 1):uint() ~= 0x10 or buf(1, 1):bitfield(0, 1) == 0 then
+    return nil
+  end
+  local from = 60 + buf(52, 6):uint64():tonumber()
+  if from + 60 > buf:len() or buf(from, 1):uint() ~= 0x10 then
+    return nil
+  end
+  return buf(from):tvb()
+end
+
 function csaud.dissector(buf, pinfo, tree)
   local kind = buf(0, 1):bitfield(4, 4)
   pinfo.cols.protocol = "CSA-UD"
@@ -280,8 +297,13 @@ function csaud.dissector(buf, pinfo, tree)
   if say and say ~= buf:len() then
     top:add_proto_expert_info(wrong)
   end
-  pinfo.cols.info = types[kind] .. (line ~= "" and " " .. line or "")
   top:append_text(", " .. types[kind])
+  local text, rest = types[kind] .. (line ~= "" and " " .. line or ""), follower(buf)
+  if rest then
+    csaud.dissector(rest, pinfo, tree)
+    text = text .. " | " .. tostring(pinfo.cols.info)
+  end
+  pinfo.cols.info = text
   return buf:len()
 end
 
@@ -305,9 +327,12 @@ local function is_ours(buf)
   local head_len = parse[kind][1]
   local flags, length = buf(1, 1):uint(), buf(52, 6):uint64():tonumber()
   local void = buf(1, 1):bitfield(5, 1) == 1
-  -- Neither the bit that nobody has, nor extensions that there are not yet.
-  if flags >= 0x80 or buf(1, 1):bitfield(3, 2) ~= 0 then
+  -- Not extensions that there are not yet.
+  if buf(1, 1):bitfield(3, 2) ~= 0 then
     return false
+  end
+  if flags >= 0x80 then
+    return kind == 0 and follower(buf) ~= nil and not void and buf(28, 4):uint() == 0
   end
   return (void and buf:len() == head_len) or (not void and buf:len() - head_len <= length)
 end

@@ -33,7 +33,7 @@ prop_compose! {
         Data {
             session, path, path_seq: seqs.0, seq: seqs.1, message: seqs.2, ordinal: seqs.3, time: Ticks(time),
             segment, communicator, tag, length, semantics,
-            ask: flags[0], again: flags[1], void: flags[2], granted: flags[3],
+            ask: flags[0], again: flags[1], void: flags[2], granted: flags[3], more: false,
         }
     }
 }
@@ -58,6 +58,51 @@ proptest! {
         prop_assert_eq!(Data::parse(&packet), Ok((data, &payload[..])));
         let common = Common::parse(&packet).unwrap();
         prop_assert_eq!((common.kind, common.session), (Kind::Data, data.session));
+    }
+
+    /// Some whole messages and one segment of any kind in a packet are read one by one; one that lies about its length, or is no
+    /// whole message, ends the packet where it stands.
+    #[test]
+    fn bundles_are_read_back(
+        whole in prop::collection::vec((data(), prop::collection::vec(any::<u8>(), 0..50)), 0..6),
+        last in data(), end in prop::collection::vec(any::<u8>(), 0..50), cut in any::<prop::sample::Index>(),
+    ) {
+        let mut packet = Vec::new();
+        let mut parts = Vec::new();
+        for (data, payload) in whole {
+            let data = Data { void: false, segment: 0, length: payload.len() as u64, ..data };
+            let mut header = data.to_bytes();
+            Data::set_more(&mut header);
+            packet.extend(header);
+            packet.extend(&payload);
+            parts.push((Data { more: true, ..data }, payload));
+        }
+        let end = if last.void { Vec::new() } else { end };
+        packet.extend(last.to_bytes());
+        packet.extend(&end);
+        parts.push((last, end));
+        let mut left = Some(&packet[..]);
+        for (data, payload) in &parts {
+            let bytes = left.expect("as many as were put in");
+            prop_assert_eq!(Data::parse(bytes), Ok((*data, &payload[..])));
+            left = Data::following(bytes);
+        }
+        prop_assert_eq!(left, None);
+        // Cut off anywhere: what is read is a part of what was there, and refused where there is less than it says.
+        let mut left = Some(&packet[..cut.index(packet.len())]);
+        let mut read = 0;
+        while let Some(bytes) = left {
+            left = Data::following(bytes);
+            match Data::parse(bytes) {
+                Ok((data, payload)) => {
+                    prop_assert_eq!(data, parts[read].0);
+                    prop_assert!(parts[read].1.starts_with(payload));
+                    prop_assert_eq!(left.is_some(), data.more);
+                }
+                Err(_) => prop_assert!(left.is_none()),
+            }
+            read += 1;
+        }
     }
 
     #[test]

@@ -16,6 +16,9 @@ use std::collections::BTreeMap;
 pub struct Figures {
     /// Segments sent, those sent again included.
     segments: u64,
+    /// Segments that shared the packet of the one before them.
+    #[serde(default)]
+    bundled: u64,
     /// Segments sent again.
     retransmitted: u64,
     /// Of them, those that the peer did not have.
@@ -31,7 +34,7 @@ pub struct Figures {
     fec: FecFigures,
     /// Packets that carried neither a segment nor parity.
     control: u64,
-    /// Packets sent by kind.
+    /// Packets sent by kind, each segment counted as one.
     sent: BTreeMap<String, u64>,
     /// Packets of the service that were dropped, by reason.
     dropped: BTreeMap<String, u64>,
@@ -88,6 +91,7 @@ impl Figures {
         let drops: Vec<(&str, u64)> = Drop::NAMES.into_iter().zip(drops).collect();
         Figures {
             segments: sent(Kind::Data),
+            bundled: now.bundled - before.bundled,
             retransmitted,
             // A duplicate is told of after it was sent, and so may belong to what was sent before.
             needed: retransmitted.saturating_sub(spurious),
@@ -120,7 +124,7 @@ impl Figures {
 pub fn to_json(result: &TestResult, client: &Figures, server: &Figures) -> Value {
     let control = client.control + server.control;
     let parity = client.fec.parity + server.fec.parity;
-    let all = control + parity + client.segments + server.segments;
+    let all = control + parity + client.segments - client.bundled + server.segments - server.bundled;
     json!({
         "client": client,
         "server": server,
@@ -149,8 +153,9 @@ pub fn text(figures: &Value) -> String {
     };
     let (again, spurious, control) = again(figures);
     let mut text = format!(
-        "  segments {}, sent again {again} ({spurious} of them needlessly), control {:.1} % of packets",
+        "  segments {} in {} packets, sent again {again} ({spurious} of them needlessly), control {:.1} % of packets",
         sum("/segments"),
+        sum("/segments") - sum("/bundled"),
         100.0 * control
     );
     if sum("/fec/parity") > 0 {

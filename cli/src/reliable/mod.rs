@@ -84,6 +84,10 @@ pub struct ServiceArgs {
     /// What this side's messages are, for forward error correction
     #[command(flatten)]
     pub tags: TagArgs,
+
+    /// Sends each message of the reliable service in a packet of its own, instead of small ones that wait together in one
+    #[arg(long)]
+    pub no_bundle: bool,
 }
 
 impl Default for ServiceArgs {
@@ -94,6 +98,7 @@ impl Default for ServiceArgs {
             window: 512 * 1024,
             paths: 1,
             tags: TagArgs::default(),
+            no_bundle: false,
         }
     }
 }
@@ -261,6 +266,7 @@ fn engine(args: &MeasureArgs, wish: &Wish<'_>, seed: u64) -> Result<ReliableConf
     config.qpn = listen.then(|| Qpn::new(SERVER_QPN)).flatten();
     config.engine.listen = listen;
     config.engine.paths = args.service.paths;
+    config.engine.mechanisms.bundle = !args.service.no_bundle;
     // The server hears of the client's wish when the tables are there; what is not used of them is not touched.
     let peers = if listen { MAX_PEERS } else { wish.scale.peers };
     let sessions = u32::from(peers) + MORE_SESSIONS;

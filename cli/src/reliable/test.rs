@@ -238,8 +238,9 @@ impl Run {
     }
 
     /// An operation ended.
+    #[inline(always)]
     fn take<I: PortIo + 'static>(&mut self, end: &mut End<I>, done: Done<Buf>) -> Result<(), Error> {
-        let c = done.completion;
+        let c = &done.completion;
         // What other clients say waits for its turn, which is after this test: they ask again.
         if c.status == Status::SessionDown || (c.communicator == CONTROL && c.session != self.session) {
             return Ok(());

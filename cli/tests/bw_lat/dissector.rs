@@ -23,7 +23,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/wireshark/spr
 type Told = BTreeMap<String, Vec<String>>;
 
 /// Every field of the dissector that our parser can vouch for.
-const FIELDS: [&str; 59] = [
+const FIELDS: [&str; 60] = [
     "version",
     "type",
     "path",
@@ -37,6 +37,7 @@ const FIELDS: [&str; 59] = [
     "data.void",
     "data.sync",
     "data.granted",
+    "data.more",
     "data.class",
     "data.priority",
     "message",
@@ -165,6 +166,7 @@ impl Telling {
         self.flag("data.again", d.again);
         self.flag("data.void", d.void);
         self.flag("data.granted", d.granted);
+        self.flag("data.more", d.more);
         self.flag("data.sync", d.semantics.sync);
         self.add("data.class", d.semantics.class);
         self.add("data.priority", d.semantics.priority);
@@ -291,12 +293,17 @@ fn ours(pcap: &Path) -> Vec<(Kind, Told)> {
             continue;
         }
         let mut telling = Telling::default();
-        telling.add("version", 1);
-        telling.add("type", common.kind as u8);
-        telling.add("path", common.path);
-        telling.add("count", common.count);
-        telling.add("session", common.session);
-        telling.control(common.kind, ud.payload);
+        let mut left = Some(ud.payload);
+        while let Some(payload) = left {
+            left = Data::following(payload);
+            let common = Common::parse(payload).unwrap();
+            telling.add("version", 1);
+            telling.add("type", common.kind as u8);
+            telling.add("path", common.path);
+            telling.add("count", common.count);
+            telling.add("session", common.session);
+            telling.control(common.kind, payload);
+        }
         all.push((common.kind, telling.0));
     }
     all
@@ -372,6 +379,12 @@ fn an_offer() -> Offer {
     }
 }
 
+/// Three segments in a packet, of which the second is empty.
+fn a_bundle(last: &Data) -> Vec<u8> {
+    let whole = |length| Data { segment: 0, length, more: true, ..*last };
+    [&whole(5).to_bytes()[..], b"first", &whole(0).to_bytes(), &last.to_bytes(), b"last"].concat()
+}
+
 /// Each type with values that use every bit, and what is not ours between them.
 fn made() -> Vec<(Option<u32>, Vec<u8>)> {
     let offer = an_offer();
@@ -395,6 +408,7 @@ fn made() -> Vec<(Option<u32>, Vec<u8>)> {
         again: true,
         void: false,
         granted: false,
+        more: false,
     };
     let mut all = vec![(None, [&data.to_bytes()[..], &[0x5a; 33]].concat())];
     (data.ask, data.again, data.void, data.granted) = (false, false, true, true);
@@ -411,6 +425,7 @@ fn made() -> Vec<(Option<u32>, Vec<u8>)> {
     all.push((None, [&parity.to_bytes()[..], &[0xa5; 40]].concat()));
     (data.granted, data.semantics.sync) = (false, true);
     all.push((None, data.to_bytes().to_vec()));
+    all.push((None, a_bundle(&data)));
     let mut control = |kind: Kind, bytes: &[u8]| all.push((immediate(kind), bytes.to_vec()));
     let head = FeedbackHead {
         session,
@@ -523,8 +538,12 @@ fn the_dissector_leaves_alone_what_is_not_ours_and_says_what_is_cut() {
     let (_, data) = &made()[0];
     let mut other_version = data.clone();
     other_version[0] = 0x20;
-    let mut unknown_flag = data.clone();
-    unknown_flag[1] |= 0x80;
+    // More, but not the whole message; and then with nothing behind it.
+    let mut not_whole = data.clone();
+    not_whole[1] |= 0x80;
+    let mut nothing_behind = not_whole.clone();
+    nothing_behind[28..32].fill(0);
+    nothing_behind[52..58].copy_from_slice(&[0, 0, 0, 0, 0, 33]);
     // Longer than its message.
     let mut too_long = data.clone();
     too_long[52..58].copy_from_slice(&[0, 0, 0, 0, 0, 32]);
@@ -533,7 +552,8 @@ fn the_dissector_leaves_alone_what_is_not_ours_and_says_what_is_cut() {
         (None, b"hello".to_vec()),
         (None, (0x10u8..0x90).collect()),
         (None, other_version),
-        (None, unknown_flag),
+        (None, not_whole),
+        (None, nothing_behind),
         (None, too_long),
         // Control without the immediate of its type.
         (None, close.clone()),

@@ -6,41 +6,37 @@
 
 mod parity;
 mod place;
+mod send;
 mod store;
 
 #[cfg(test)]
 mod tests;
 
-use crate::ah::{AhConfig, AhError, AhKey};
+use crate::ah::{AhError, AhKey};
 use crate::buffer::Buffer;
 use crate::cq::{Family, WcStatus};
 use crate::entropy::{EntropyError, EntropyRange};
 use crate::io::PortIo;
-use crate::qp::{CqKey, GRH_LEN, QpConfig, QpError, QpKey, RecvWr, SendWr};
+use crate::qp::{CqKey, GRH_LEN, QpConfig, QpError, QpKey, RecvWr};
 use crate::worker::{Progress, Worker};
 use parity::ParityStore;
 use place::{Places, take};
 use roce_proto::time::Instant;
 pub use roce_proto::transport::Counters;
 use roce_proto::transport::{
-    Address, Completion, Config, ConfigError, ConnectError, Destination, Engine, Event, Operation, Origin,
-    PostError, RecvRequest, SendRequest, SessionKey, SessionStats, Transmit,
+    Address, Completion, Config, ConfigError, ConnectError, Engine, Event, Operation, Origin, PostError,
+    RecvRequest, SendRequest, SessionKey, SessionStats, Source, Transmit,
 };
 use roce_proto::types::{QKey, Qpn};
 use roce_proto::wire::frame::Ip;
-use roce_proto::wire::shim::{MAX_CONTROL_LEN, immediate, segment_size};
+use roce_proto::wire::shim::segment_size;
+use send::{HEADERS, MOST, STRANGERS};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use store::{Entry, Store};
 
 /// Bursts that are received before it is the turn of sending.
 const BURSTS: usize = 8;
-/// Packets that are sent before it is the turn of receiving.
-const SENDS: usize = 256;
-/// Address handles for answers to strangers.
-const STRANGERS: usize = 16;
-/// Traffic class of our packets: best effort, ECN-capable (ECT(0), RFC 3168).
-const ECT: u8 = 2;
 
 /// How a reliable endpoint is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,9 +144,12 @@ pub struct Reliable<B: Buffer> {
     handles: Vec<Option<AhKey>>,
     /// Address handles for answers outside sessions, the oldest first.
     strangers: Vec<(IpAddr, AhKey)>,
-    /// A packet that the port had no room for, and its header.
+    /// A packet that the port had no room for.
     stalled: Option<Transmit>,
-    header: [u8; MAX_CONTROL_LEN],
+    /// The headers of that packet's segments, or the one header of control.
+    headers: [u8; HEADERS],
+    /// What follows each of the headers.
+    parts: Vec<Option<Source>>,
     last: Instant,
 }
 
@@ -213,7 +212,8 @@ impl<B: Buffer> Reliable<B> {
             handles: vec![None; limits.sessions as usize * paths],
             strangers: Vec::with_capacity(STRANGERS),
             stalled: None,
-            header: [0; MAX_CONTROL_LEN],
+            headers: [0; HEADERS],
+            parts: Vec::with_capacity(MOST),
             last: Instant::ZERO,
         })
     }
@@ -332,7 +332,8 @@ impl<B: Buffer> Reliable<B> {
     }
 
     /// The next operation that ended.
-    #[inline]
+    // What it returns is large, and hardly anybody needs all of it.
+    #[inline(always)]
     pub fn poll_completion(&mut self) -> Option<Done<B>> {
         loop {
             let mut completion = self.engine.poll_completion()?;
@@ -394,10 +395,7 @@ impl<B: Buffer> Reliable<B> {
         if drained {
             self.engine.turn();
         }
-        if self.transmit(worker, now) {
-            let sent = worker.flush();
-            all.sent += sent.sent;
-        }
+        all.sent += self.transmit(worker, now);
         all
     }
 
@@ -434,111 +432,6 @@ impl<B: Buffer> Reliable<B> {
             }
         }
         (all, false)
-    }
-
-    /// Sends what the engine has; returns whether anything was handed to the port.
-    #[inline]
-    fn transmit<I: PortIo>(&mut self, worker: &mut Worker<I, B>, now: Instant) -> bool {
-        let mut any = false;
-        for _ in 0..SENDS {
-            let next = match self.stalled.take() {
-                Some(stalled) => stalled,
-                None => match self.engine.transmit(&mut self.header) {
-                    Some(next) => next,
-                    None => break,
-                },
-            };
-            let Some((ah, dst_qpn, via)) = self.handle(worker, &next, now) else { continue };
-            let Some(&qp) = self.qps.get(usize::from(via)) else { continue };
-            let wr = SendWr {
-                wr_id: 0,
-                ah,
-                dst_qpn,
-                qkey: self.qkey,
-                imm: immediate(next.kind),
-                solicited: false,
-                signaled: false,
-            };
-            let header = self.header.get(..usize::from(next.header_len)).unwrap_or_default();
-            let body = match next.source {
-                Some(s) => self.sends.bytes(s.token, s.offset, s.len as usize).unwrap_or_default(),
-                None => &[],
-            };
-            let posted = match &next.parity {
-                None => worker.post_send_with(qp, &wr, header.len() + body.len(), |place| {
-                    let (head, rest) = place.split_at_mut(header.len());
-                    head.copy_from_slice(header);
-                    rest.copy_from_slice(body);
-                }),
-                Some(shards) => {
-                    let (parity, sends) = (&mut self.parity, &self.sends);
-                    worker.post_send_with(qp, &wr, header.len() + shards.len as usize, |place| {
-                        let (head, rest) = place.split_at_mut(header.len());
-                        head.copy_from_slice(header);
-                        parity.make(shards, sends, rest);
-                    })
-                }
-            };
-            match posted {
-                Ok(()) => any = true,
-                // A neighbour that has not answered yet: the packet is lost, and sent again later.
-                Err(crate::qp::PostError::AddressUnresolved) => {}
-                Err(e) if e.is_back_pressure() => {
-                    self.stalled = Some(next);
-                    break;
-                }
-                Err(_) => {}
-            }
-        }
-        any
-    }
-
-    /// The address handle of a packet, its destination, and which of our queue pairs it leaves from.
-    #[inline]
-    fn handle<I: PortIo>(
-        &mut self,
-        worker: &mut Worker<I, B>,
-        next: &Transmit,
-        now: Instant,
-    ) -> Option<(AhKey, Qpn, u16)> {
-        match next.to {
-            Destination::Session(key) => {
-                let peer = self.engine.peer(key)?;
-                let at = key.slot() * self.paths + usize::from(next.path);
-                if let Some(handle) = *self.handles.get(at)? {
-                    return Some((handle, peer.qpn, peer.via));
-                }
-                // A way that there is not, or no more address handles: the packet is lost. The first path is the session's own, without
-                // which there is none.
-                let Ok(handle) = worker.create_ah(&self.way(peer, next.path), now) else {
-                    if next.path > 0 {
-                        self.engine.deny_path(key, next.path);
-                    }
-                    return None;
-                };
-                *self.handles.get_mut(at)? = Some(handle);
-                Some((handle, peer.qpn, peer.via))
-            }
-            Destination::Address(to) => {
-                if let Some((_, handle)) = self.strangers.iter().find(|(ip, _)| *ip == to.ip) {
-                    return Some((*handle, to.qpn, to.via));
-                }
-                if self.strangers.len() == STRANGERS {
-                    let (_, oldest) = self.strangers.remove(0);
-                    worker.destroy_ah(oldest);
-                }
-                let handle = worker.create_ah(&self.way(to, 0), now).ok()?;
-                self.strangers.push((to.ip, handle));
-                Some((handle, to.qpn, to.via))
-            }
-        }
-    }
-
-    /// The way to a peer on a path: path 0 has the source port of the queue pair that reaches the peer, the others have others.
-    fn way(&self, peer: Address, path: u8) -> AhConfig {
-        let via = Qpn::new(self.qpn.get() + u32::from(peer.via)).unwrap_or(self.qpn);
-        let src_port = (path > 0).then(|| self.entropy.port(via, path));
-        AhConfig { port: self.port, traffic_class: ECT, src_port, ..AhConfig::new(peer.ip) }
     }
 }
 

@@ -4,12 +4,24 @@ use super::parity::ParityStore;
 use super::store::Store;
 use crate::buffer::Buffer;
 use roce_proto::transport::{Engine, Origin, Place, Received};
+use roce_proto::wire::shim::{Data, Parity};
 
 /// Gives a packet to the engine, and places its segment.
 #[inline]
 pub(super) fn take<B: Buffer>(origin: &Origin, payload: &[u8], engine: &mut Engine, to: &mut Places<'_, B>) {
+    let mut left = Some(payload);
+    while let Some(payload) = left {
+        left = Data::following(payload);
+        take_one(origin, payload, engine, to);
+    }
+}
+
+/// A packet, or one of the segments in it.
+#[inline]
+fn take_one<B: Buffer>(origin: &Origin, payload: &[u8], engine: &mut Engine, to: &mut Places<'_, B>) {
     if let Received::Place(p) = engine.receive(origin, payload) {
-        let (_, segment) = payload.split_at(payload.len().saturating_sub(p.len as usize));
+        let header = if matches!(p.to, Place::Shard(_)) { Parity::LEN } else { Data::LEN };
+        let segment = payload.get(header..).and_then(|s| s.get(..p.len as usize)).unwrap_or_default();
         match p.to {
             Place::Receive { token, offset } => to.receives.write(token, offset, segment),
             Place::Block(at) => {

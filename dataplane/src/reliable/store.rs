@@ -30,7 +30,7 @@ impl<B: Buffer> Store<B> {
     }
 
     /// Puts an entry at [`next`](Store::next).
-    #[inline]
+    #[inline(always)]
     pub fn insert(&mut self, entry: Entry<B>) {
         match self.free.pop() {
             Some(at) => self.entries[at as usize] = Some(entry),
@@ -39,7 +39,7 @@ impl<B: Buffer> Store<B> {
     }
 
     /// Takes an entry out.
-    #[inline]
+    #[inline(always)]
     pub fn remove(&mut self, token: u64) -> Option<Entry<B>> {
         let entry = self.entries.get_mut(token as usize)?.take()?;
         self.free.push(token as u32);

@@ -282,6 +282,8 @@ pub struct Transmit {
     pub source: Option<Source>,
     /// What the parity shard behind the header is made of, if it is one.
     pub parity: Option<Shards>,
+    /// Whether another segment may follow in the same packet, see [`Engine::follow`](super::Engine::follow).
+    pub more: bool,
 }
 
 /// Where the segment of a received packet belongs.

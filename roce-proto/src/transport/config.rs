@@ -54,11 +54,21 @@ pub struct Mechanisms {
     pub tail: bool,
     /// The last two segments of messages tagged SYNC go twice.
     pub copies: bool,
+    /// Small messages to one peer that wait together share packets.
+    pub bundle: bool,
 }
 
 impl Default for Mechanisms {
     fn default() -> Mechanisms {
-        Mechanisms { health: true, gap: true, time: true, deadline: true, tail: true, copies: true }
+        Mechanisms {
+            health: true,
+            gap: true,
+            time: true,
+            deadline: true,
+            tail: true,
+            copies: true,
+            bundle: true,
+        }
     }
 }
 

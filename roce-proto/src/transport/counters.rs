@@ -20,6 +20,8 @@ pub struct Counters {
     pub dropped: [u64; Drop::COUNT],
     /// Packets sent, by [`Kind`].
     pub sent: [u64; Kind::ALL.len()],
+    /// Segments sent behind another in its packet. Everywhere else such a segment counts as a packet of its own.
+    pub bundled: u64,
     /// Segments of protected messages, sent for the first time.
     pub protected: u64,
     /// Segments that were lost and waited for their repair.

@@ -208,6 +208,7 @@ impl Engine {
     }
 
     /// The next completion. Its place is free again then.
+    #[inline(always)]
     pub fn poll_completion(&mut self) -> Option<Completion> {
         let done = take_first(&mut self.completions)?;
         self.untaken[done.operation as usize] -= 1;
@@ -318,7 +319,7 @@ impl Engine {
     }
 
     /// Puts a completion in its reserved place.
-    #[inline]
+    #[inline(always)]
     pub(super) fn complete(&mut self, done: Completion) {
         self.untaken[done.operation as usize] += 1;
         self.completions.push_back(done);
@@ -336,20 +337,20 @@ impl Engine {
 
     /// Completes a send that is over, and forgets it.
     pub(super) fn finish_send(&mut self, at: u32, status: Status) {
-        let send = self.sends[at];
-        let channel = self.channels[send.channel];
-        let session = &mut self.sessions[send.session];
-        self.send_chain.remove(&mut session.sends, at);
-        if send.protection.is_some() {
-            self.drop_parity(send.session, at);
+        let (slot, protected) = (self.sends[at].session, self.sends[at].protection.is_some());
+        self.send_chain.remove(&mut self.sessions[slot].sends, at);
+        if protected {
+            self.drop_parity(slot, at);
         }
+        let send = &self.sends[at];
+        let channel = &self.channels[send.channel];
         let session = &mut self.sessions[send.session];
         if status == Status::Success {
             session.stats.bytes_sent += send.len;
         }
-        self.sends.remove(at);
-        self.complete(Completion {
-            session: self.key(send.session),
+        let key = self.key(send.session);
+        let done = Completion {
+            session: key,
             operation: Operation::Send,
             status,
             token: send.token,
@@ -361,21 +362,23 @@ impl Engine {
             done: self.now,
             retransmitted: send.again,
             recovery: if send.lost == Instant::ZERO { Duration::ZERO } else { self.clock - send.lost },
-        });
+        };
+        self.sends.remove(at);
+        self.complete(done);
     }
 
     /// Completes a receive that is over, and forgets it.
     pub(super) fn finish_receive(&mut self, at: u32, status: Status, len: u64) {
-        let r = self.receives[at];
         self.leave_step(at, len);
+        let r = &self.receives[at];
         let session = &mut self.sessions[r.session];
         self.receive_chain.remove(&mut session.receives, at);
         if status == Status::Success {
             session.stats.bytes_received += len;
         }
-        self.receives.remove(at);
-        self.complete(Completion {
-            session: self.key(r.session),
+        let key = self.key(r.session);
+        let done = Completion {
+            session: key,
             operation: Operation::Recv,
             status,
             token: r.token,
@@ -387,7 +390,9 @@ impl Engine {
             done: self.now,
             retransmitted: 0,
             recovery: Duration::ZERO,
-        });
+        };
+        self.receives.remove(at);
+        self.complete(done);
     }
 
     /// A session has a control packet to send.

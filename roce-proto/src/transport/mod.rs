@@ -9,7 +9,8 @@
 //! 2. [`Engine::receive`] for **every** packet that waits, and at once what it answers: a [`Placement`] is carried out before the
 //!    next call, and so is what [`Engine::next_repair`] says then;
 //! 3. [`Engine::turn`], which decides on feedback and lets timers fire: none fires before what was waiting has been seen;
-//! 4. [`Engine::transmit`] until it has nothing more or the driver has no room. What the driver loses after this is a lost packet,
+//! 4. [`Engine::transmit`] until it has nothing more or the driver has no room, and after each of them, if the driver puts several
+//!    segments in a packet, [`Engine::follow`] until that has nothing more. What the driver loses after this is a lost packet,
 //!    and will be repaired as one.
 //!
 //! Between rounds the application posts, and takes completions and events. After each [`Engine::post_recv`] the driver carries out
@@ -20,6 +21,7 @@
 
 mod acknowledge;
 mod api;
+mod bundle;
 mod config;
 mod congestion;
 mod counters;

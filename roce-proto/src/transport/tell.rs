@@ -117,7 +117,15 @@ impl Engine {
                     Kind::Close => Destination::Address(peer),
                     _ => Destination::Session(key),
                 };
-                return Some(Transmit { to, path, kind, header_len: len as u16, source: None, parity: None });
+                return Some(Transmit {
+                    to,
+                    path,
+                    kind,
+                    header_len: len as u16,
+                    source: None,
+                    parity: None,
+                    more: false,
+                });
             }
         }
         None

@@ -49,6 +49,7 @@ impl Engine {
                 header_len: bytes.len() as u16,
                 source: None,
                 parity: None,
+                more: false,
             });
         }
         if !self.due.is_empty()
@@ -98,7 +99,14 @@ impl Engine {
         }
         let again = self.sessions[slot].tx.requested > 0;
         let (seq, record) = if again { self.pick_requested(slot)? } else { self.pick_new(slot)? };
-        let transmit = self.write_segment(slot, seq, record, again, buf);
+        let transmit = self.write_segment(slot, seq, record, again, None, buf);
+        self.count_turn(slot);
+        self.watch_tail(slot);
+        Ok(transmit)
+    }
+
+    #[inline]
+    fn count_turn(&mut self, slot: u32) {
         let tx = &mut self.sessions[slot].tx;
         tx.burst = tx.burst.saturating_add(1);
         if tx.burst >= BURST && !self.in_block(slot) {
@@ -106,8 +114,45 @@ impl Engine {
             tx.burst = 0;
             self.take_turns(slot);
         }
-        self.watch_tail(slot);
-        Ok(transmit)
+    }
+
+    /// The segment of a session that is next, if it is a whole message, has no more than `room` bytes with its header, and may go on this
+    /// path. The tail is watched from what went before it in this round.
+    #[inline(always)]
+    pub(super) fn bundle_segment(
+        &mut self,
+        slot: u32,
+        path: u8,
+        room: usize,
+        buf: &mut [u8],
+    ) -> Option<Transmit> {
+        let s = &mut self.sessions[slot];
+        if s.tx.copies > 0 || s.tx.protecting != 0 {
+            // Copies and parity go next, on other paths.
+            return None;
+        }
+        let again = s.tx.requested > 0;
+        let (seq, record) = if again {
+            let record = self.segments.oldest_requested(&mut s.tx.chunks)?;
+            let segment = self.segments.get(record);
+            let elsewhere = s.paths == 1 || segment.path != path;
+            let fits = usize::from(segment.bytes) <= room && self.sends[segment.message].segments == 1;
+            if !(elsewhere && fits) {
+                return None;
+            }
+            self.pick_requested(slot).ok()?
+        } else {
+            self.has_window(slot).ok()?;
+            let at = self.pick_message(slot).ok()?;
+            let send = &self.sends[at];
+            if send.segments != 1 || send.protection.is_some() || send.len as usize + Data::LEN > room {
+                return None;
+            }
+            self.open_segment(slot, at).ok()?
+        };
+        let transmit = self.write_segment(slot, seq, record, again, Some(path), buf);
+        self.count_turn(slot);
+        Some(transmit)
     }
 
     /// The next message, and the next session.
@@ -185,12 +230,25 @@ impl Engine {
     /// A record for the next segment that was never sent, if window and grant allow.
     #[inline]
     fn pick_new(&mut self, slot: u32) -> Result<(Seq, u32), Blocked> {
-        let clock = self.clock;
+        self.has_window(slot)?;
+        let at = self.pick_message(slot)?;
+        self.open_segment(slot, at)
+    }
+
+    /// Whether the window has room for a segment that was never sent.
+    #[inline]
+    fn has_window(&self, slot: u32) -> Result<(), Blocked> {
         let s = &self.sessions[slot];
         if s.tx.una.until(s.tx.next) >= s.peer_window || !fits(s, u64::from(s.segment)) {
             return Err(Blocked::Waits);
         }
-        let at = self.pick_message(slot)?;
+        Ok(())
+    }
+
+    /// A record for the next segment of a message.
+    #[inline]
+    fn open_segment(&mut self, slot: u32, at: u32) -> Result<(Seq, u32), Blocked> {
+        let clock = self.clock;
         let s = &mut self.sessions[slot];
         let send = &mut self.sends[at];
         let offset = u64::from(send.sent) * u64::from(s.segment);
@@ -225,18 +283,28 @@ impl Engine {
         Ok((seq, record))
     }
 
-    /// Puts a segment in flight on the next path, and writes its header.
-    #[inline]
-    fn write_segment(&mut self, slot: u32, seq: Seq, record: u32, again: bool, buf: &mut [u8]) -> Transmit {
+    /// Puts a segment in flight, on the next path or on the one that it must take, and writes its header.
+    // Inlined wherever it is called: what it returns would be written field by field and read whole, which no store buffer forwards.
+    #[inline(always)]
+    fn write_segment(
+        &mut self,
+        slot: u32,
+        seq: Seq,
+        record: u32,
+        again: bool,
+        on: Option<u8>,
+        buf: &mut [u8],
+    ) -> Transmit {
         let clock = self.clock;
         // Another path than the one that lost it.
-        let not = again.then_some(self.segments.get(record).path);
         let protecting = !again && self.sessions[slot].tx.protecting != 0;
-        let path = if protecting && self.sends[self.segments.get(record).message].protection.is_some() {
+        let path = if let Some(path) = on {
+            path
+        } else if protecting && self.sends[self.segments.get(record).message].protection.is_some() {
             // Its parity goes on others.
             self.data_path(slot)
         } else {
-            self.next_path(slot, not)
+            self.next_path(slot, again.then_some(self.segments.get(record).path))
         };
         let segment = self.segments.get_mut(record);
         let s = &mut self.sessions[slot];
@@ -294,7 +362,7 @@ impl Engine {
     }
 
     /// Writes a segment's header.
-    #[inline]
+    #[inline(always)]
     fn header(
         &mut self,
         slot: u32,
@@ -328,14 +396,16 @@ impl Engine {
             again,
             void,
             granted: send.granted,
+            more: false,
         };
+        let more = self.config.mechanisms.bundle && send.segments == 1 && send.protection.is_none() && !void;
         if let Some(place) = buf.first_chunk_mut() {
             *place = data.to_bytes();
         }
         self.counters.sent[Kind::Data as usize] += 1;
         let source = (len > 0).then_some(Source { token: send.token, offset, len });
         let to = Destination::Session(self.key(slot));
-        Transmit { to, path, kind: Kind::Data, header_len: Data::LEN as u16, source, parity: None }
+        Transmit { to, path, kind: Kind::Data, header_len: Data::LEN as u16, source, parity: None, more }
     }
 
     /// A session's timer has fired: whatever of it is due.

@@ -1,6 +1,7 @@
 //! The engine between hosts: real bytes over a network that misbehaves, under a virtual clock, from a seed.
 
 mod basic;
+mod bundle;
 mod found;
 mod hostile;
 mod net;

@@ -8,7 +8,7 @@ use roce_proto::transport::{
     SendRequest, SessionKey, Shards, Status,
 };
 use roce_proto::types::Qpn;
-use roce_proto::wire::shim::{MAX_CONTROL_LEN, Semantics};
+use roce_proto::wire::shim::{Data, MAX_CONTROL_LEN, Parity, Semantics};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::{IpAddr, Ipv4Addr};
@@ -324,10 +324,13 @@ impl Net {
         self.hosts[at].engine.begin(now, Duration::ZERO);
         for (from, _, bytes, ce) in arrived {
             let h = &mut self.hosts[at];
-            let received = h.engine.receive(&Origin { from: address(from), ce }, &bytes);
-            if let Received::Place(p) = received {
-                let header = if matches!(p.to, Place::Shard(_)) { 72 } else { 60 };
-                let payload = &bytes[header..];
+            let mut left = Some(&bytes[..]);
+            while let Some(bytes) = left {
+                left = Data::following(bytes);
+                let received = h.engine.receive(&Origin { from: address(from), ce }, bytes);
+                let Received::Place(p) = received else { continue };
+                let header = if matches!(p.to, Place::Shard(_)) { Parity::LEN } else { Data::LEN };
+                let payload = &bytes[header..][..p.len as usize];
                 assert_eq!(payload.len(), p.len as usize, "the whole segment is placed");
                 match p.to {
                     Place::Receive { token, offset } => {
@@ -350,10 +353,16 @@ impl Net {
         self.hosts[at].engine.turn();
         let mut buf = [0; MAX_CONTROL_LEN];
         while let Some(t) = self.hosts[at].engine.transmit(&mut buf) {
-            let mut bytes = buf[..usize::from(t.header_len)].to_vec();
-            if let Some(source) = t.source {
-                let sent = &self.hosts[at].sends[&source.token];
-                bytes.extend(&sent.bytes[source.offset as usize..][..source.len as usize]);
+            let (mut bytes, mut begin, mut part) = (Vec::new(), 0, t);
+            loop {
+                bytes.extend(&buf[..usize::from(part.header_len)]);
+                if let Some(source) = part.source {
+                    let sent = &self.hosts[at].sends[&source.token];
+                    bytes.extend(&sent.bytes[source.offset as usize..][..source.len as usize]);
+                }
+                let Some(next) = self.hosts[at].engine.follow(&part, bytes.len(), &mut buf) else { break };
+                Data::set_more(&mut bytes[begin..]);
+                (begin, part) = (bytes.len(), next);
             }
             if let Some(shards) = t.parity {
                 self.hosts[at].encode(&shards, &mut bytes);

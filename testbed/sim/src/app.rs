@@ -1,8 +1,9 @@
 //! The applications of the hosts: they connect, post what the plan says, take completions and events, and connect again.
 
-use crate::host::{Host, Shared, address, event_line};
+use crate::host::{Host, Shared, address};
 use crate::scenario::Scenario;
 use crate::watch::{Check, Violation};
+use crate::words::event_line;
 use roce_proto::time::Instant;
 use roce_proto::transport::{
     ConnectError, DownReason, Event, Operation, PostError, RecvRequest, SendRequest, SessionKey, Status,

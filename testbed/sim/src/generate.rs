@@ -3,7 +3,7 @@
 use crate::scenario::{Fault, HostPlan, MessagePlan, Poll, Sabotage, Scenario, Topology};
 use fastrand::Rng;
 use fec::policy::Protection;
-use roce_proto::transport::{Algorithm, Config, Limits, Protect};
+use roce_proto::transport::{Algorithm, Config, Limits, Mechanisms, Protect};
 use roce_proto::wire::shim::{Semantics, Seq};
 use std::time::Duration;
 use testbed_impair::{BlackOut, Config as Link, Loss, Rate, Reorder};
@@ -204,6 +204,8 @@ fn host(rng: &mut Rng, hosts: usize, messages: usize, mood: &Mood) -> HostPlan {
             1 => Algorithm::Fixed(512 * 1024),
             _ => Algorithm::DelayEcn,
         },
+        // One of four has each segment in a packet of its own.
+        mechanisms: Mechanisms { bundle: !first.0.is_multiple_of(4), ..Mechanisms::default() },
         ..Config::default()
     };
     let poll = match rng.u8(..6) {

@@ -5,14 +5,15 @@ use crate::net::{Fate, Net, Packet};
 use crate::scenario::{HostPlan, Poll, Sabotage};
 use crate::trace::Trace;
 use crate::watch::{Check, Told, Violation, Watch};
+use crate::words::{packet_line, received_line};
 use fec::Workshop;
 use roce_proto::time::Instant;
 use roce_proto::transport::{
-    Address, Completion, Config, Counters, Destination, Drop, Engine, Event, Origin, Place, Received, Repair,
-    SessionKey, Shards, Transmit,
+    Address, Completion, Config, Counters, Destination, Engine, Origin, Place, Received, Repair, SessionKey,
+    Shards, Transmit,
 };
 use roce_proto::types::Qpn;
-use roce_proto::wire::shim::{Accept, Common, Data, Kind, MAX_CONTROL_LEN, Parity, Seq};
+use roce_proto::wire::shim::{Accept, Data, Kind, MAX_CONTROL_LEN, Parity, Seq};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -77,6 +78,8 @@ pub struct Host {
     pub missed: u64,
     /// Packets whose ICRC was wrong.
     pub corrupt: u64,
+    /// Segments that came behind another in its packet, which the engine counts as packets.
+    pub joined: u64,
 }
 
 /// The configuration of a host's engine in one of its incarnations.
@@ -114,6 +117,7 @@ impl Host {
             before: Vec::new(),
             missed: 0,
             corrupt: 0,
+            joined: 0,
         })
     }
 
@@ -188,8 +192,8 @@ impl Host {
             && let Some(transmit) = self.engine.transmit(&mut buf)
         {
             went += 1;
-            let header = buf.get(..usize::from(transmit.header_len)).unwrap_or_default();
-            self.send(&transmit, header, shared).map_err(|e| self.fail(now, e))?;
+            let bytes = self.gather(transmit, &mut buf, shared).map_err(|e| self.fail(now, e))?;
+            self.send(&transmit, bytes, shared).map_err(|e| self.fail(now, e))?;
         }
         self.watch.tables(&self.engine).map_err(|e| self.fail(now, e))?;
         Ok(came + went)
@@ -215,9 +219,25 @@ impl Host {
             self.corrupt += 1;
             return Ok(());
         }
+        let mut left = Some(&packet.bytes[..]);
+        while let Some(bytes) = left {
+            left = Data::following(bytes);
+            self.joined += u64::from(left.is_some());
+            self.receive_one(packet, bytes, shared)?;
+        }
+        Ok(())
+    }
+
+    /// A packet, or one of the segments in it.
+    fn receive_one(
+        &mut self,
+        packet: &Packet,
+        bytes: &[u8],
+        shared: &mut Shared,
+    ) -> Result<(), (Check, String)> {
         let from = address(packet.from);
         let origin = Origin { from, ce: packet.ce };
-        let received = self.engine.receive(&origin, &packet.bytes);
+        let received = self.engine.receive(&origin, bytes);
         let number = match received {
             Received::Taken(kind) => kind as u64,
             Received::Place(_) => 64,
@@ -225,23 +245,22 @@ impl Host {
         };
         shared.trace.note(shared.now, Some(self.index), 2, number, || {
             let ce = if packet.ce { " CE" } else { "" };
-            format!("<- h{} {}{ce}: {}", packet.from, packet_line(&packet.bytes), received_line(&received))
+            format!("<- h{} {}{ce}: {}", packet.from, packet_line(bytes), received_line(&received))
         });
         let peer = &shared.plans[packet.from].config;
         match received {
             Received::Place(placement) if matches!(placement.to, Place::Shard(_)) => {
-                let payload = packet.bytes.get(Parity::LEN..).unwrap_or_default();
+                let payload = bytes.get(Parity::LEN..).unwrap_or_default();
                 self.place(placement.to, payload, shared)?;
             }
             Received::Place(placement) => {
-                let payload = packet.bytes.get(Data::LEN..).unwrap_or_default();
+                let (data, payload) = Data::parse(bytes).map_err(|e| (Check::Counters, e.to_string()))?;
                 if payload.len() != placement.len as usize {
                     let what = format!("{} of {} bytes are placed", placement.len, payload.len());
                     return Err((Check::Bytes, what));
                 }
                 let key = self.engine.session_with(from);
                 let key = key.ok_or_else(|| (Check::Agreement, "placed without a session".to_owned()))?;
-                let (data, _) = Data::parse(&packet.bytes).map_err(|e| (Check::Counters, e.to_string()))?;
                 let token = match placement.to {
                     Place::Receive { token, .. } => Some(token),
                     Place::Block(_) | Place::Shard(_) => None,
@@ -252,13 +271,11 @@ impl Host {
             }
             Received::Taken(Kind::Feedback) => {
                 if let Some(key) = self.engine.session_with(from) {
-                    self.watch.fed(key, packet.from, peer, &packet.bytes);
+                    self.watch.fed(key, packet.from, peer, bytes);
                 }
             }
             Received::Taken(Kind::Accept) => {
-                if let (Some(key), Ok(accept)) =
-                    (self.engine.session_with(from), Accept::parse(&packet.bytes))
-                {
+                if let (Some(key), Ok(accept)) = (self.engine.session_with(from), Accept::parse(bytes)) {
                     shared.ledger.told(self.session(key), Told::Peer(accept.offer.id))?;
                 }
             }
@@ -372,38 +389,69 @@ impl Host {
         Ok(())
     }
 
-    fn send(
+    /// A packet's bytes: its header, which is in `buf`, and its segment, and whatever else goes into the same packet.
+    fn gather(
         &mut self,
-        transmit: &Transmit,
-        header: &[u8],
+        first: Transmit,
+        buf: &mut [u8],
         shared: &mut Shared,
-    ) -> Result<(), (Check, String)> {
-        let mut bytes = Vec::with_capacity(header.len() + transmit.source.map_or(0, |s| s.len as usize));
-        bytes.extend_from_slice(header);
-        if let Some(source) = transmit.source {
-            shared.ledger.read(source.token, source.offset, source.len, &mut bytes)?;
+    ) -> Result<Vec<u8>, (Check, String)> {
+        let (mut bytes, mut begin, mut part) = (Vec::new(), 0, first);
+        loop {
+            bytes.extend_from_slice(buf.get(..usize::from(part.header_len)).unwrap_or_default());
+            if let Some(source) = part.source {
+                shared.ledger.read(source.token, source.offset, source.len, &mut bytes)?;
+            }
+            self.note_sent(&part, bytes.get(begin..).unwrap_or_default(), shared)?;
+            if let Some(shards) = &part.parity {
+                self.encode(shards, shared, &mut bytes)?;
+            }
+            let Some(next) = self.engine.follow(&part, bytes.len(), buf) else { return Ok(bytes) };
+            if next.path != first.path || next.to != first.to {
+                return Err((Check::Agreement, format!("{next:?} is to share a packet with {first:?}")));
+            }
+            Data::set_more(bytes.get_mut(begin..).unwrap_or_default());
+            (begin, part) = (bytes.len(), next);
         }
-        if let Some(shards) = &transmit.parity {
-            self.encode(shards, shared, &mut bytes)?;
-        }
+    }
+
+    /// The host that a packet goes to.
+    fn receiver(&self, transmit: &Transmit, shared: &Shared) -> Result<usize, (Check, String)> {
         let to = match transmit.to {
             Destination::Session(key) => self.engine.peer(key),
             Destination::Address(to) => Some(to),
         };
         let to = (0..shared.plans.len()).find(|i| Some(address(*i)) == to);
-        let to = to.ok_or_else(|| (Check::Agreement, format!("{transmit:?} goes to nobody")))?;
-        let round = self.rounds;
-        if let Destination::Session(key) = transmit.to {
-            let session = self.session(key);
-            let told = self.watch.sent(key, transmit, &bytes, round, (to, &shared.plans[to]))?;
-            for told in told.into_iter().flatten() {
-                shared.ledger.told(session, told)?;
-            }
-            if transmit.kind == Kind::Feedback && *shared.sabotage == Sabotage::RepeatFeedback {
-                *shared.sabotage = Sabotage::None;
-                self.watch.sent(key, transmit, &bytes, round, (to, &shared.plans[to]))?;
-            }
+        to.ok_or_else(|| (Check::Agreement, format!("{transmit:?} goes to nobody")))
+    }
+
+    /// The checker sees a packet, or one of the segments in it.
+    fn note_sent(
+        &mut self,
+        transmit: &Transmit,
+        bytes: &[u8],
+        shared: &mut Shared,
+    ) -> Result<(), (Check, String)> {
+        let Destination::Session(key) = transmit.to else { return Ok(()) };
+        let (to, round, session) = (self.receiver(transmit, shared)?, self.rounds, self.session(key));
+        let told = self.watch.sent(key, transmit, bytes, round, (to, &shared.plans[to]))?;
+        for told in told.into_iter().flatten() {
+            shared.ledger.told(session, told)?;
         }
+        if transmit.kind == Kind::Feedback && *shared.sabotage == Sabotage::RepeatFeedback {
+            *shared.sabotage = Sabotage::None;
+            self.watch.sent(key, transmit, bytes, round, (to, &shared.plans[to]))?;
+        }
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        transmit: &Transmit,
+        bytes: Vec<u8>,
+        shared: &mut Shared,
+    ) -> Result<(), (Check, String)> {
+        let to = self.receiver(transmit, shared)?;
         let lost = match (*shared.sabotage, transmit.kind) {
             (Sabotage::LosePacket, Kind::Data) => {
                 *shared.sabotage = Sabotage::None;
@@ -472,90 +520,5 @@ impl Host {
     /// Rounds that it had.
     pub const fn rounds(&self) -> u64 {
         self.rounds
-    }
-}
-
-/// A packet in some words.
-fn packet_line(bytes: &[u8]) -> String {
-    use roce_proto::wire::shim::{Feedback, RejectMessage};
-    let Ok(common) = Common::parse(bytes) else { return "malformed".to_owned() };
-    match common.kind {
-        Kind::Data => match Data::parse(bytes) {
-            Ok((d, segment)) => {
-                let flag = |set, text| if set { text } else { "" };
-                let (again, void) = (flag(d.again, " again"), flag(d.void, " void"));
-                let (granted, ask) = (flag(d.granted, " granted"), flag(d.ask, " ask"));
-                format!(
-                    "data seq {} path {}/{} message {} segment {} of {} bytes, channel {}/{}/{} len {}{again}{void}{granted}{ask}",
-                    d.seq,
-                    d.path,
-                    d.path_seq,
-                    d.message,
-                    d.segment,
-                    d.length,
-                    d.communicator,
-                    d.tag,
-                    d.ordinal,
-                    segment.len()
-                )
-            }
-            Err(e) => e.to_string(),
-        },
-        Kind::Feedback => match Feedback::parse(bytes) {
-            Ok(f) => {
-                let h = f.head;
-                let words: Vec<String> = f.words().map(|w| format!("{w:08x}")).collect();
-                format!(
-                    "feedback {} next {} grant {} duplicates {} announced {} {}",
-                    h.number,
-                    h.next,
-                    h.grant,
-                    h.duplicates,
-                    h.announced,
-                    words.join(" ")
-                )
-            }
-            Err(e) => e.to_string(),
-        },
-        Kind::Parity => match Parity::parse(bytes) {
-            Ok((p, shard)) => format!(
-                "parity {}/{} of {} from seq {} every {} on path {}/{} message {} segment {}, {} bytes",
-                p.index,
-                p.shards,
-                p.segments,
-                p.first.seq,
-                p.stride,
-                p.first.path,
-                p.first.path_seq,
-                p.first.message,
-                p.first.segment,
-                shard.len()
-            ),
-            Err(e) => e.to_string(),
-        },
-        Kind::Reject => match RejectMessage::parse(bytes) {
-            Ok(r) => format!("reject message {} seq {} {:?}", r.message, r.seq, r.reason),
-            Err(e) => e.to_string(),
-        },
-        kind => format!("{} session {:#x}", kind.name(), common.session),
-    }
-}
-
-fn received_line(received: &Received) -> String {
-    match received {
-        Received::Taken(_) => "taken".to_owned(),
-        Received::Place(p) => format!("placed {:?}", p.to),
-        Received::Dropped(Drop::Malformed(e)) => format!("malformed: {e}"),
-        Received::Dropped(why) => format!("dropped: {why}"),
-    }
-}
-
-/// An event in some words.
-pub fn event_line(event: &Event) -> String {
-    match event {
-        Event::Up { peer, accepted, .. } => {
-            format!("session up with {peer}{}", if *accepted { ", accepted" } else { "" })
-        }
-        Event::Down { peer, reason, .. } => format!("session down with {peer}: {reason}"),
     }
 }

@@ -30,6 +30,7 @@ pub mod single;
 pub mod study;
 pub mod trace;
 pub mod watch;
+mod words;
 pub mod world;
 
 pub use report::Report;

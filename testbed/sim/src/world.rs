@@ -331,13 +331,14 @@ impl<'a> World<'a> {
 
     /// Every packet is accounted for.
     fn conserved(&self) -> Result<(), Violation> {
-        let sent: u64 = self.hosts.iter().map(|h| h.sum(|c| c.sent.iter().sum())).sum();
+        let sent: u64 = self.hosts.iter().map(|h| h.sum(|c| c.sent.iter().sum::<u64>() - c.bundled)).sum();
         let links = if sent == self.net.sent {
             self.net.conserved()
         } else {
             Err(format!("engines sent {sent} packets, the network has seen {}", self.net.sent))
         };
-        let received = |h: &Host| h.sum(|c| c.received) + h.missed + h.corrupt + h.waiting() as u64;
+        let received =
+            |h: &Host| h.sum(|c| c.received) - h.joined + h.missed + h.corrupt + h.waiting() as u64;
         let received: u64 = self.hosts.iter().map(received).sum();
         links
             .and_then(|()| {
@@ -414,6 +415,8 @@ impl<'a> World<'a> {
         for (i, kind) in sent.iter_mut().enumerate() {
             *kind = self.hosts.iter().map(|h| h.sum(|c| c.sent[i])).sum();
         }
+        // Segments that shared a packet are one.
+        sent[Kind::Data as usize] -= sum(|c| c.bundled);
         let counters = self.net.counters().0;
         let retransmitted = sum(|c| c.retransmitted);
         let spurious = sum(|c| c.spurious);

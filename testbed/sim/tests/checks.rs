@@ -88,10 +88,18 @@ fn the_wire_is_watched() {
                 again,
                 void: false,
                 granted,
+                more: false,
             };
             let to = Destination::Session(key);
-            let transmit =
-                Transmit { to, path, kind: Kind::Data, header_len: 60, source: None, parity: None };
+            let transmit = Transmit {
+                to,
+                path,
+                kind: Kind::Data,
+                header_len: 60,
+                source: None,
+                parity: None,
+                more: false,
+            };
             found = watch.sent(key, &transmit, &data.to_bytes(), 1, (1, &plan)).err().map(|(check, _)| check);
         }
         found

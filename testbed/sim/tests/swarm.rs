@@ -15,8 +15,8 @@ fn play(seed: u64) -> testbed_sim::Report {
 fn seeds_that_found_something_once() {
     // What they found: a message between two allowances, a short receive of a long message, receives in another order than
     // the sends (before and after the grant was used up), two sessions with one id, a queue that time-outs kept full, a
-    // time-out that was not begun anew.
-    for seed in [76, 72, 24, 46, 2659, 3895, 5706, 7152, 109142] {
+    // time-out that was not begun anew, a repair that was waited for while its block waited for what the segment held.
+    for seed in [76, 72, 24, 46, 2659, 3895, 5706, 7152, 109142, 199430878408062] {
         play(seed);
     }
 }

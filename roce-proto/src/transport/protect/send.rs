@@ -280,7 +280,7 @@ impl Engine {
         };
         let to = Destination::Session(self.key(slot));
         let header_len = Parity::LEN as u16;
-        Transmit { to, path, kind: Kind::Parity, header_len, source: None, parity: Some(shards) }
+        Transmit { to, path, kind: Kind::Parity, header_len, source: None, parity: Some(shards), more: false }
     }
 
     /// The path of a protected segment: one that is not for parity, unless no other lets anything through.
@@ -426,7 +426,8 @@ impl Engine {
         let Some(p) = send.protection else { return self.clock };
         let block = Block::of(p, segment.index, send.segments, self.segments.seq(record));
         let last = block.seq.add(block.segments - 1);
-        let sent = if last.before(tx.next) { self.sent_at(slot, last) } else { self.clock };
+        // A block that is still being sent moves on with each segment, and not while windows or tables stop it: they may wait for this one.
+        let sent = if last.before(tx.next) { self.sent_at(slot, last) } else { tx.last };
         let round_trips =
             || (0..self.sessions[slot].paths).filter_map(|p| self.path(slot, p).tx.rtt.smoothed());
         let skew = round_trips().max().unwrap_or_default() - round_trips().min().unwrap_or_default();

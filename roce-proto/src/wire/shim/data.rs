@@ -54,6 +54,8 @@ pub struct Data {
     pub void: bool,
     /// The segment drew on the grant: it came without its receive being announced.
     pub granted: bool,
+    /// Another segment follows in the same packet; this one is a whole message.
+    pub more: bool,
 }
 
 const ASK: u8 = 0x01;
@@ -63,10 +65,13 @@ const FEC: u8 = 0x08;
 const TAG: u8 = 0x10;
 const SYNC: u8 = 0x20;
 const GRANTED: u8 = 0x40;
+const MORE: u8 = 0x80;
 
 impl Data {
     /// Bytes on the wire.
     pub const LEN: usize = 60;
+    /// The first byte: version and type.
+    const FIRST: u8 = super::VERSION << 4 | Kind::Data as u8;
     /// The longest message that the header can tell, in bytes.
     pub const MAX_LENGTH: u64 = (1 << 48) - 1;
 
@@ -82,7 +87,14 @@ impl Data {
             return Err(ShimError::Kind(common.kind as u8));
         }
         let data = Data::fields(b, common)?;
-        let payload = bytes.get(Data::LEN..).unwrap_or_default();
+        let mut payload = bytes.get(Data::LEN..).unwrap_or_default();
+        if data.more {
+            let say = (data.length as usize).saturating_add(2 * Data::LEN);
+            if data.segment != 0 || data.void || say > bytes.len() {
+                return Err(ShimError::Length { have: bytes.len(), say });
+            }
+            payload = payload.get(..data.length as usize).unwrap_or_default();
+        }
         if data.void {
             exact::<60>(bytes)?;
         }
@@ -120,7 +132,29 @@ impl Data {
             again: flags & AGAIN != 0,
             void: flags & VOID != 0,
             granted: flags & GRANTED != 0,
+            more: flags & MORE != 0,
         })
+    }
+
+    /// Marks a header, of a segment that is a whole message, to say that another segment follows in the packet.
+    #[inline]
+    pub fn set_more(header: &mut [u8]) {
+        if let Some(flags) = header.get_mut(1) {
+            *flags |= MORE;
+        }
+    }
+
+    /// What follows the first segment of a payload in the same packet: a payload to be read as one of its own. `None` if nothing does, or
+    /// if [`parse`](Data::parse) refuses it.
+    #[inline]
+    pub fn following(bytes: &[u8]) -> Option<&[u8]> {
+        let b: &[u8; 60] = bytes.first_chunk()?;
+        if b[1] & MORE == 0 || b[0] != Data::FIRST {
+            return None;
+        }
+        let length = usize::from(be16(b, 52)) << 32 | be32(b, 54) as usize;
+        let rest = bytes.get(Data::LEN.saturating_add(length)..)?;
+        (rest.len() >= Data::LEN).then_some(rest)
     }
 
     /// The header's bytes. Class, priority and length are cut to their width.
@@ -140,7 +174,8 @@ impl Data {
                 | flag(self.again, AGAIN)
                 | flag(self.void, VOID)
                 | flag(s.sync, SYNC)
-                | flag(self.granted, GRANTED),
+                | flag(self.granted, GRANTED)
+                | flag(self.more, MORE),
             path: self.path,
             count: s.class << 4 | s.priority & 0x0f,
             session: self.session,
@@ -209,6 +244,7 @@ mod tests {
             again: true,
             void: false,
             granted: true,
+            more: false,
         }
     }
 
@@ -228,6 +264,23 @@ mod tests {
         assert!(Data::parse(&void).is_ok());
         void.push(0);
         assert_eq!(Data::parse(&void), Err(ShimError::Length { have: 61, say: 60 }));
+        // Only a whole message has another segment behind it, and only in a packet that has room for that.
+        let packet = |data: Data| [&data.to_bytes()[..], &[7; 5], &value().to_bytes()[..]].concat();
+        let whole = Data { segment: 0, length: 5, more: true, ..value() };
+        assert_eq!(Data::parse(&packet(whole)), Ok((whole, &[7; 5][..])));
+        assert_eq!(Data::following(&packet(whole)), Some(&value().to_bytes()[..]));
+        for wrong in [
+            Data { segment: 1, ..whole },
+            Data { void: true, ..whole },
+            Data { length: 6, ..whole },
+            Data { length: Data::MAX_LENGTH, ..whole },
+        ] {
+            let packet = packet(wrong);
+            let refused = Data::parse(&packet);
+            assert!(matches!(refused, Err(ShimError::Length { have: 125, .. })), "{refused:?}");
+        }
+        assert_eq!(Data::following(&packet(Data { length: Data::MAX_LENGTH, ..whole })), None);
+        assert_eq!(Data::following(&packet(Data { more: false, ..whole })), None);
         for flag in [FEC, TAG] {
             let mut other = BYTES;
             other[1] = flag;

@@ -172,6 +172,14 @@ impl Rig {
     }
 
     fn receive(&mut self, to: usize, from: Address, packet: &[u8]) {
+        let mut left = Some(packet);
+        while let Some(packet) = left {
+            left = Data::following(packet);
+            self.receive_one(to, from, packet);
+        }
+    }
+
+    fn receive_one(&mut self, to: usize, from: Address, packet: &[u8]) {
         let side = &mut self.sides[to];
         let Received::Place(placement) =
             side.engine.receive(&Origin { from, ce: packet.len().is_multiple_of(7) }, packet)
@@ -184,9 +192,8 @@ impl Rig {
             side.shards.insert(block, packet.get(72).copied().unwrap_or_default());
             return self.repairs(to);
         }
-        let payload = &packet[Data::LEN..];
+        let (data, payload) = Data::parse(packet).expect("placed");
         assert_eq!(payload.len(), placement.len as usize);
-        let (data, _) = Data::parse(packet).expect("placed");
         let at = u64::from(data.segment) * 64;
         let base = payload.first().map_or(0, |b| b.wrapping_sub((at % 251) as u8));
         if !self.tampered {
@@ -228,13 +235,19 @@ impl Rig {
         let mut buf = [0; MAX_CONTROL_LEN];
         for _ in 0..most {
             let Some(t) = self.sides[host].engine.transmit(&mut buf) else { break };
-            let mut packet = buf[..usize::from(t.header_len)].to_vec();
-            if let Some(source) = t.source {
-                let posted = &self.posted[source.token as usize];
-                assert!(posted.operation == Operation::Send && posted.host == host && !posted.ended);
-                assert!(source.offset + u64::from(source.len) <= posted.len);
-                let base = source.token as u8;
-                packet.extend((0..u64::from(source.len)).map(|i| byte(base, source.offset + i)));
+            let (mut packet, mut begin, mut part) = (Vec::new(), 0, t);
+            loop {
+                packet.extend(&buf[..usize::from(part.header_len)]);
+                if let Some(source) = part.source {
+                    let posted = &self.posted[source.token as usize];
+                    assert!(posted.operation == Operation::Send && posted.host == host && !posted.ended);
+                    assert!(source.offset + u64::from(source.len) <= posted.len);
+                    let base = source.token as u8;
+                    packet.extend((0..u64::from(source.len)).map(|i| byte(base, source.offset + i)));
+                }
+                let Some(next) = self.sides[host].engine.follow(&part, packet.len(), &mut buf) else { break };
+                Data::set_more(&mut packet[begin..]);
+                (begin, part) = (packet.len(), next);
             }
             if let Some(of) = t.parity {
                 let posted = &self.posted[of.token as usize];

@@ -1,0 +1,180 @@
+//! From what the engine wants sent to packets at the port.
+
+use super::Reliable;
+use crate::ah::{AhConfig, AhKey};
+use crate::buffer::Buffer;
+use crate::io::PortIo;
+use crate::qp::SendWr;
+use crate::worker::Worker;
+use roce_proto::time::Instant;
+use roce_proto::transport::{Address, Destination, Transmit};
+use roce_proto::types::Qpn;
+use roce_proto::wire::shim::{Data, MAX_CONTROL_LEN, immediate};
+
+/// Packets that are sent before it is the turn of receiving.
+const SENDS: usize = 256;
+/// Segments in a packet at the most: as many headers fill half of one of 4 KiB.
+pub(super) const MOST: usize = 32;
+/// With so many segments a packet leaves at once: the peer works on them while the next are put together.
+const FULL: usize = 8;
+/// Room for the headers of a packet.
+pub(super) const HEADERS: usize = MOST * Data::LEN;
+const _: () = assert!(HEADERS >= MAX_CONTROL_LEN);
+/// Address handles for answers to strangers.
+pub(super) const STRANGERS: usize = 16;
+/// Traffic class of our packets: best effort, ECN-capable (ECT(0), RFC 3168).
+const ECT: u8 = 2;
+
+impl<B: Buffer> Reliable<B> {
+    /// Sends what the engine has; returns how many packets the port took.
+    #[inline]
+    pub(super) fn transmit<I: PortIo>(&mut self, worker: &mut Worker<I, B>, now: Instant) -> usize {
+        let (mut waiting, mut sent) = (false, 0);
+        for _ in 0..SENDS {
+            let next = match self.stalled.take() {
+                Some(stalled) => stalled,
+                None => match self.engine.transmit(&mut self.headers) {
+                    Some(next) => {
+                        self.bundle(&next);
+                        next
+                    }
+                    None => break,
+                },
+            };
+            let Some((ah, dst_qpn, via)) = self.handle(worker, &next, now) else { continue };
+            let Some(&qp) = self.qps.get(usize::from(via)) else { continue };
+            let wr = SendWr {
+                wr_id: 0,
+                ah,
+                dst_qpn,
+                qkey: self.qkey,
+                imm: immediate(next.kind),
+                solicited: false,
+                signaled: false,
+            };
+            let first = usize::from(next.header_len);
+            let posted = match &next.parity {
+                None => {
+                    let bodies =
+                        self.parts.iter().map(|part| part.map_or(0, |s| s.len as usize)).sum::<usize>();
+                    let len = first + (self.parts.len() - 1) * Data::LEN + bodies;
+                    let (headers, parts, sends) = (&self.headers, &self.parts, &self.sends);
+                    worker.post_send_with(qp, &wr, len, |mut place| {
+                        let mut headers = &headers[..];
+                        for (i, part) in parts.iter().enumerate() {
+                            let header = if i == 0 { first } else { Data::LEN };
+                            place = put(place, headers.split_off(..header).unwrap_or_default());
+                            // Tokens of sends that have not ended are of buffers that have so many bytes.
+                            let body = part.and_then(|s| sends.bytes(s.token, s.offset, s.len as usize));
+                            place = put(place, body.unwrap_or_default());
+                        }
+                    })
+                }
+                Some(shards) => {
+                    let (headers, parity, sends) = (&self.headers, &mut self.parity, &self.sends);
+                    worker.post_send_with(qp, &wr, first + shards.len as usize, |place| {
+                        let rest = put(place, headers.get(..first).unwrap_or_default());
+                        parity.make(shards, sends, rest);
+                    })
+                }
+            };
+            match posted {
+                Ok(()) if self.parts.len() >= FULL => {
+                    sent += worker.flush().sent;
+                    waiting = false;
+                }
+                Ok(()) => waiting = true,
+                // A neighbour that has not answered yet: the packet is lost, and sent again later.
+                Err(crate::qp::PostError::AddressUnresolved) => {}
+                Err(e) if e.is_back_pressure() => {
+                    self.stalled = Some(next);
+                    break;
+                }
+                Err(_) => {}
+            }
+        }
+        if waiting {
+            sent += worker.flush().sent;
+        }
+        sent
+    }
+
+    /// Puts behind a packet what may share it.
+    #[inline]
+    fn bundle(&mut self, first: &Transmit) {
+        self.parts.clear();
+        self.parts.push(first.source);
+        let mut last = *first;
+        let mut used = usize::from(first.header_len) + first.source.map_or(0, |s| s.len as usize);
+        let mut from = 0;
+        while last.more && self.parts.len() < MOST {
+            let Some((header, rest)) =
+                self.headers.get_mut(from..).and_then(|h| h.split_at_mut_checked(Data::LEN))
+            else {
+                return;
+            };
+            let Some(next) = self.engine.follow(&last, used, rest) else { return };
+            Data::set_more(header);
+            self.parts.push(next.source);
+            used += Data::LEN + next.source.map_or(0, |s| s.len as usize);
+            from += Data::LEN;
+            last = next;
+        }
+    }
+
+    /// The address handle of a packet, its destination, and which of our queue pairs it leaves from.
+    #[inline]
+    fn handle<I: PortIo>(
+        &mut self,
+        worker: &mut Worker<I, B>,
+        next: &Transmit,
+        now: Instant,
+    ) -> Option<(AhKey, Qpn, u16)> {
+        match next.to {
+            Destination::Session(key) => {
+                let peer = self.engine.peer(key)?;
+                let at = key.slot() * self.paths + usize::from(next.path);
+                if let Some(handle) = *self.handles.get(at)? {
+                    return Some((handle, peer.qpn, peer.via));
+                }
+                // A way that there is not, or no more address handles: the packet is lost. The first path is the session's own, without
+                // which there is none.
+                let Ok(handle) = worker.create_ah(&self.way(peer, next.path), now) else {
+                    if next.path > 0 {
+                        self.engine.deny_path(key, next.path);
+                    }
+                    return None;
+                };
+                *self.handles.get_mut(at)? = Some(handle);
+                Some((handle, peer.qpn, peer.via))
+            }
+            Destination::Address(to) => {
+                if let Some((_, handle)) = self.strangers.iter().find(|(ip, _)| *ip == to.ip) {
+                    return Some((*handle, to.qpn, to.via));
+                }
+                if self.strangers.len() == STRANGERS {
+                    let (_, oldest) = self.strangers.remove(0);
+                    worker.destroy_ah(oldest);
+                }
+                let handle = worker.create_ah(&self.way(to, 0), now).ok()?;
+                self.strangers.push((to.ip, handle));
+                Some((handle, to.qpn, to.via))
+            }
+        }
+    }
+
+    /// The way to a peer on a path: path 0 has the source port of the queue pair that reaches the peer, the others have others.
+    pub(super) fn way(&self, peer: Address, path: u8) -> AhConfig {
+        let via = Qpn::new(self.qpn.get() + u32::from(peer.via)).unwrap_or(self.qpn);
+        let src_port = (path > 0).then(|| self.entropy.port(via, path));
+        AhConfig { port: self.port, traffic_class: ECT, src_port, ..AhConfig::new(peer.ip) }
+    }
+}
+
+/// Copies bytes to the begin of a place; returns the rest of it.
+#[inline]
+fn put<'a>(place: &'a mut [u8], bytes: &[u8]) -> &'a mut [u8] {
+    let (here, rest) = place.split_at_mut(bytes.len().min(place.len()));
+    here.copy_from_slice(&bytes[..here.len()]);
+    rest
+}
