@@ -32,9 +32,10 @@ fn take_one<B: Buffer>(origin: &Origin, payload: &[u8], engine: &mut Engine, to:
             }
             Place::Shard(at) => to.parity.keep(at, segment),
         }
-        if let Some(repair) = engine.next_repair() {
-            to.parity.repair(&repair, to.receives);
-        }
+    }
+    // Whatever it was: a segment that is not placed moves the window too.
+    if let Some(repair) = engine.next_repair() {
+        to.parity.repair(&repair, to.receives);
     }
 }
 

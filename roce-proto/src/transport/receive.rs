@@ -442,9 +442,12 @@ impl Engine {
         self.owe(slot, due::REJECT);
     }
 
-    /// Frees an incoming message and its blocks.
+    /// Frees an incoming message, its blocks and its groups.
     pub(super) fn forget_incoming(&mut self, at: u32) {
         let mut m = self.incoming[at];
+        if !self.sessions[m.session].rx.groups.is_empty() {
+            self.forget_groups_of(at);
+        }
         let mut blocks = 0;
         while let Some(block) = self.block_chain.pop_front(&mut m.blocks) {
             self.blocks.remove(block);

@@ -2,8 +2,11 @@
 
 use crate::basic::config;
 use crate::net::{Net, Weather, address};
+use fec::policy::Protection;
 use roce_proto::time::Instant;
-use roce_proto::transport::{Config, Drop, Engine, Limits, Operation, Origin, Place, Received, Status};
+use roce_proto::transport::{
+    Config, Drop, Engine, Fec, Limits, Operation, Origin, Place, Protect, Received, Status,
+};
 use roce_proto::wire::shim::{Data, Kind, MAX_CONTROL_LEN};
 use std::time::Duration;
 
@@ -12,6 +15,14 @@ fn play(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let limits = Limits { blocks: 32, windows: 3, session_channels: 8, ..Limits::SMALL };
     let c = Config { limits, paths: rng.u8(1..4), allowance: 8, ..config() };
+    // Parity of half of them, and so what a peer makes of it.
+    let protect = match seed % 2 {
+        0 => Protect::Nothing,
+        _ => {
+            Protect::Everything(Protection { data: rng.u8(1..9), parity: rng.u8(1..4), depth: rng.u8(1..4) })
+        }
+    };
+    let c = Config { fec: Fec { protect, ..Fec::default() }, ..c };
     let weather = Weather { loss: 20, late: 50, delay: Duration::from_micros(20), ..Weather::default() };
     let mut net = Net::new(seed, weather, &[c, c, c]);
     net.open(0, 1);
@@ -104,8 +115,9 @@ fn forged_packets_touch_nothing() {
         engine.begin(now, Duration::ZERO);
         for _ in 0..10 {
             // Mostly of the length of its type, so that it gets as far as it can.
-            let kind = rng.u8(..11);
-            let len = [60 + rng.usize(..100), 32, 24, 16, 96, 32, 64, 16, 12, 12, 24][usize::from(kind)];
+            let kind = rng.u8(..12);
+            let len = [60 + rng.usize(..100), 32, 24, 16, 96, 32, 64, 16, 12, 12, 24, 72 + rng.usize(..100)]
+                [usize::from(kind)];
             let mut packet = vec![0; if rng.u8(..4) == 0 { rng.usize(..200) } else { len }];
             rng.fill(&mut packet);
             for (byte, value) in packet.iter_mut().zip([0x10 | kind, 0, 0, rng.u8(..2)]) {

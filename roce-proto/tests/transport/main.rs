@@ -4,6 +4,7 @@ mod basic;
 mod bundle;
 mod found;
 mod hostile;
+mod lies;
 mod net;
 mod protect;
 mod random;

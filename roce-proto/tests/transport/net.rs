@@ -269,7 +269,7 @@ impl Net {
                     }
                 }
                 _ => {
-                    let most = bytes.len().min(64);
+                    let most = bytes.len().min(Parity::LEN);
                     if most > 0 {
                         let at = self.rng.usize(..most);
                         bytes[at] ^= 1 << self.rng.u8(..8);

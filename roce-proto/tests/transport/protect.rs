@@ -206,8 +206,13 @@ fn parity_goes_on_other_paths_than_its_data() {
     exchange(&mut net, 50_000, GRADIENT);
     assert_eq!(net.hosts[1].engine.counters().repaired, 1);
     // What is not protected uses all.
-    net.filter = |_| true;
+    static USED: AtomicU32 = AtomicU32::new(0);
+    net.filter = |bytes| {
+        fresh(bytes).inspect(|d| _ = USED.fetch_or(1 << d.path, Relaxed));
+        true
+    };
     exchange(&mut net, 50_000, Semantics::default());
+    assert_eq!(USED.load(Relaxed), 0b1111);
 }
 
 /// Whatever the weather: every message once, whole, and nothing left over. Protected messages, unprotected ones, late receives,

@@ -36,6 +36,15 @@ impl Group {
     fn seq_of(&self, i: u8) -> Seq {
         self.seq.add(u32::from(i) * u32::from(self.stride))
     }
+
+    /// Whether another one can stand beside it: groups of one block have the same stride and take turns, those of others lie apart. So no
+    /// segment is of two groups, whatever a peer says.
+    fn allows(&self, seq: Seq, count: u32, stride: u32) -> bool {
+        let own = u32::from(self.stride);
+        let (from, to) = (self.seq.distance(seq), self.seq.until(self.seq_of(self.count - 1)));
+        let apart = from > to as i32 || from + (((count - 1) * stride) as i32) < 0;
+        apart || (own == stride && !from.unsigned_abs().is_multiple_of(own))
+    }
 }
 
 /// Segments to recover from what else of their group is in its place, and from parity. To be carried out before the engine is called
@@ -114,7 +123,7 @@ impl Engine {
             return Err(Drop::Inconsistent);
         }
         self.check(first, len, segment)?;
-        let (known, seq) = (self.find_group(slot, first.seq, parity.stride), first.seq);
+        let (known, seq) = (self.find_group(slot, parity)?, first.seq);
         let mut missing = false;
         for i in 0..count {
             match self.windows.judge(&self.sessions[slot].rx.window, seq.add(i * stride)) {
@@ -134,16 +143,25 @@ impl Engine {
         self.keep(slot, group, parity.index, len)
     }
 
-    fn find_group(&self, slot: u32, seq: Seq, stride: u8) -> Option<u32> {
+    /// The group of a shard, if there is one.
+    fn find_group(&self, slot: u32, parity: &Parity) -> Result<Option<u32>, Drop> {
+        let first = &parity.first;
+        let (count, stride) = (parity.segments, parity.stride);
         let mut at = self.sessions[slot].rx.groups.head();
         while let Some(group) = at {
             let g = &self.groups[group];
-            if g.seq == seq && g.stride == stride {
-                return Some(group);
+            if (g.seq, g.stride, g.count, g.first, g.message)
+                == (first.seq, stride, count, first.segment, first.message)
+                && self.incoming[g.incoming].length == first.length
+            {
+                return Ok(Some(group));
+            }
+            if !g.allows(first.seq, count.into(), stride.into()) {
+                return Err(Drop::Inconsistent);
             }
             at = self.group_chain.next(group);
         }
-        None
+        Ok(None)
     }
 
     /// A record for a group, if its message has a receive: what lies in the bounce pool is sent again instead.
@@ -242,11 +260,8 @@ impl Engine {
                 }
             }
         }
-        let m = self.incoming.get(g.incoming);
-        let alive = m.is_some_and(|m| {
-            m.number == g.message && m.session == g.session && m.count >= missing && missing > 0
-        });
-        if !alive {
+        // A peer may name sequences that are not of the message, and have that complete before them.
+        if missing == 0 || self.incoming[g.incoming].count < missing {
             self.forget_group(group);
         } else if free && missing <= g.have.count_ones() {
             self.repairable = Some(group);
@@ -267,6 +282,18 @@ impl Engine {
         }
     }
 
+    /// A message is over, or what came of it: its groups have nothing to repair, whatever is missing of the sequences that a peer named.
+    #[cold]
+    pub(in crate::transport) fn forget_groups_of(&mut self, incoming: u32) {
+        let mut at = self.sessions[self.incoming[incoming].session].rx.groups.head();
+        while let Some(group) = at {
+            at = self.group_chain.next(group);
+            if self.groups[group].incoming == incoming {
+                self.forget_group(group);
+            }
+        }
+    }
+
     /// A session is over.
     pub(in crate::transport) fn forget_groups(&mut self, slot: u32) {
         while let Some(group) = self.sessions[slot].rx.groups.head() {
@@ -278,12 +305,16 @@ impl Engine {
     /// names are free for others with the next packet.
     #[inline]
     pub fn next_repair(&mut self) -> Option<Repair> {
-        let group = self.repairable.take()?;
+        let group = self.repairable?;
         self.repair(group)
     }
 
     #[cold]
     fn repair(&mut self, group: u32) -> Option<Repair> {
+        // Packets may have come since.
+        self.repairable = None;
+        self.evaluate(group);
+        self.repairable.take()?;
         let g = self.groups[group];
         let slot = g.session;
         let m = self.incoming[g.incoming];
@@ -321,6 +352,9 @@ impl Engine {
             parity: parity as u8,
             len: (m.length - offset).min(u64::from(segment)) as u32,
         };
+        let came: usize =
+            (0..usize::from(g.count)).filter(|i| repair.is_missing(*i)).map(|i| repair.part(i).1).sum();
+        self.step_came(receive, came as u64);
         self.forget_group(group);
         for _ in 0..lost {
             self.count_down(g.incoming);
