@@ -83,7 +83,9 @@ impl Engine {
                 due::REJECT => {
                     let (message, seq, reason) = s.rx.reject;
                     let reject = RejectMessage { session: s.remote, message, seq, reason };
-                    write(buf, Kind::Reject, &reject.to_bytes())
+                    // Until it comes through, nothing behind the message is acknowledged: it takes the way that answers take.
+                    let path = self.reply_path(slot);
+                    write(buf, Kind::Reject, &reject.to_bytes()).map(|(kind, len, _)| (kind, len, path))
                 }
                 due::ANNOUNCE => self.write_announce(slot, buf),
                 due::PROBE => self.write_probe(slot, buf),

@@ -109,11 +109,19 @@ impl Engine {
     fn count_turn(&mut self, slot: u32) {
         let tx = &mut self.sessions[slot].tx;
         tx.burst = tx.burst.saturating_add(1);
-        if tx.burst >= BURST && !self.in_block(slot) {
+        if tx.burst >= BURST && !self.in_block(slot) && !self.before_copied(slot) {
             let tx = &mut self.sessions[slot].tx;
             tx.burst = 0;
             self.take_turns(slot);
         }
+    }
+
+    /// Whether only the last segment of a message is left whose last two go twice: they follow each other.
+    fn before_copied(&self, slot: u32) -> bool {
+        self.sessions[slot].tx.active.head().is_some_and(|at| {
+            let send = &self.sends[at];
+            send.semantics.sync && send.sent > 0 && send.sent + 1 == send.segments
+        })
     }
 
     /// The segment of a session that is next, if it is a whole message, has no more than `room` bytes with its header, and may go on this

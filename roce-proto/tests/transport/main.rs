@@ -6,5 +6,6 @@ mod found;
 mod hostile;
 mod lies;
 mod net;
+mod paths;
 mod protect;
 mod random;
