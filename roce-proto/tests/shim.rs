@@ -70,7 +70,8 @@ proptest! {
         let mut packet = Vec::new();
         let mut parts = Vec::new();
         for (data, payload) in whole {
-            let data = Data { void: false, segment: 0, length: payload.len() as u64, ..data };
+            let length = payload.len() as u64;
+            let data = Data { session: last.session, void: false, segment: 0, length, ..data };
             let mut header = data.to_bytes();
             Data::set_more(&mut header);
             packet.extend(header);

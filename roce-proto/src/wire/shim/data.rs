@@ -144,17 +144,19 @@ impl Data {
         }
     }
 
-    /// What follows the first segment of a payload in the same packet: a payload to be read as one of its own. `None` if nothing does, or
-    /// if [`parse`](Data::parse) refuses it.
+    /// What follows the first segment of a payload in the same packet: a payload to be read as one of its own. `None` if nothing does, if
+    /// [`parse`](Data::parse) refuses the first, or if what follows is no segment of the same session: else one packet could be of many
+    /// sessions, and bring an answer for each.
     #[inline]
     pub fn following(bytes: &[u8]) -> Option<&[u8]> {
         let b: &[u8; 60] = bytes.first_chunk()?;
-        if b[1] & MORE == 0 || b[0] != Data::FIRST {
+        if b[1] & MORE == 0 || b[0] != Data::FIRST || b[1] & (FEC | TAG | VOID) != 0 || be32(b, 28) != 0 {
             return None;
         }
         let length = usize::from(be16(b, 52)) << 32 | be32(b, 54) as usize;
         let rest = bytes.get(Data::LEN.saturating_add(length)..)?;
-        (rest.len() >= Data::LEN).then_some(rest)
+        let next: &[u8; 60] = rest.first_chunk()?;
+        (next[0] == Data::FIRST && next[4..12] == b[4..12]).then_some(rest)
     }
 
     /// The header's bytes. Class, priority and length are cut to their width.
@@ -278,8 +280,20 @@ mod tests {
             let packet = packet(wrong);
             let refused = Data::parse(&packet);
             assert!(matches!(refused, Err(ShimError::Length { have: 125, .. })), "{refused:?}");
+            // And so is everything behind it.
+            assert_eq!(Data::following(&packet), None, "{wrong:?}");
         }
-        assert_eq!(Data::following(&packet(Data { length: Data::MAX_LENGTH, ..whole })), None);
+        for flag in [FEC, TAG] {
+            let mut extended = packet(whole);
+            extended[1] |= flag;
+            assert_eq!(Data::following(&extended), None);
+        }
+        // Nor does anything else than a segment follow, or one of another session.
+        for (at, change) in [(65, 0x02), (65, 0x20), (69, 1), (76, 1)] {
+            let mut other = packet(whole);
+            other[at] ^= change;
+            assert_eq!(Data::following(&other), None, "byte {at}");
+        }
         assert_eq!(Data::following(&packet(Data { more: false, ..whole })), None);
         for flag in [FEC, TAG] {
             let mut other = BYTES;
