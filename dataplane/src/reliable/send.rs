@@ -64,9 +64,13 @@ impl<B: Buffer> Reliable<B> {
                         for (i, part) in parts.iter().enumerate() {
                             let header = if i == 0 { first } else { Data::LEN };
                             place = put(place, headers.split_off(..header).unwrap_or_default());
-                            // Tokens of sends that have not ended are of buffers that have so many bytes.
-                            let body = part.and_then(|s| sends.bytes(s.token, s.offset, s.len as usize));
-                            place = put(place, body.unwrap_or_default());
+                            let Some(s) = part else { continue };
+                            // Tokens of sends that have not ended are of buffers that have so many bytes. One that has, while its
+                            // packet waited for the port, has arrived; what lies in the packet's memory is nobody's business.
+                            place = match sends.bytes(s.token, s.offset, s.len as usize) {
+                                Some(body) => put(place, body),
+                                None => blank(place, s.len as usize),
+                            };
                         }
                     })
                 }
@@ -74,7 +78,9 @@ impl<B: Buffer> Reliable<B> {
                     let (headers, parity, sends) = (&self.headers, &mut self.parity, &self.sends);
                     worker.post_send_with(qp, &wr, first + shards.len as usize, |place| {
                         let rest = put(place, headers.get(..first).unwrap_or_default());
-                        parity.make(shards, sends, rest);
+                        if !parity.make(shards, sends, rest) {
+                            rest.fill(0);
+                        }
                     })
                 }
             };
@@ -169,6 +175,14 @@ impl<B: Buffer> Reliable<B> {
         let src_port = (path > 0).then(|| self.entropy.port(via, path));
         AhConfig { port: self.port, traffic_class: ECT, src_port, ..AhConfig::new(peer.ip) }
     }
+}
+
+/// Zeros at the begin of a place; returns the rest of it.
+#[cold]
+fn blank(place: &mut [u8], len: usize) -> &mut [u8] {
+    let (here, rest) = place.split_at_mut(len.min(place.len()));
+    here.fill(0);
+    rest
 }
 
 /// Copies bytes to the begin of a place; returns the rest of it.

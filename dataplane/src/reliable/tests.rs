@@ -6,8 +6,8 @@ use crate::io::memory::{MemoryBurst, MemoryConfig, MemoryPort};
 use crate::io::{PacketBuf, PacketBurst};
 use crate::worker::{PortConfig, WorkerConfig};
 use fec::policy::Protection;
-use roce_proto::transport::{DownReason, Limits, Protect, Status};
-use roce_proto::wire::shim::{Kind, Seq};
+use roce_proto::transport::{Destination, DownReason, Limits, Protect, Shards, Status};
+use roce_proto::wire::shim::{Data, Kind, Seq};
 use std::net::Ipv6Addr;
 
 type W = Worker<MemoryPort, Vec<u8>>;
@@ -430,4 +430,56 @@ fn a_corrupt_segment_is_dropped_and_recovered() {
         receiver.repaired > 0 && receiver.repaired + sender.retransmitted >= 18,
         "{receiver:?} {sender:?}"
     );
+}
+
+/// A packet that waited for the port while its sends ended, of which the peer has everything: it goes, with nothing in it.
+#[test]
+fn a_packet_whose_sends_have_ended_brings_nothing_of_others() {
+    static SEEN: std::sync::Mutex<Vec<u8>> = std::sync::Mutex::new(Vec::new());
+    const SHIM: usize = 14 + 20 + 8 + 12 + 8;
+    // So few buffers that each was used before.
+    let memory = MemoryConfig { buffers: 16, ..MemoryConfig::default() };
+    let ((a, left), (b, right)) = (MemoryPort::pair(&memory), MemoryPort::pair(&memory));
+    let mut net = Net::on(a, b, 1, &config(1));
+    let watch = |frame: &mut [u8]| {
+        if frame.get(SHIM) == Some(&0x77) {
+            SEEN.lock().unwrap().extend(&frame[SHIM..]);
+        }
+    };
+    net.between = Some((left, right, watch));
+    let keys = net.open(v4(2), v4(1));
+    exchange(&mut net, &keys, true);
+    let gone = Source { token: 1 << 40, offset: 0, len: 100 };
+    let shards = Shards {
+        token: 1 << 40,
+        length: 100,
+        segment: 4_008,
+        offset: 0,
+        stride: 4_008,
+        count: 1,
+        index: 0,
+        len: 100,
+    };
+    let waits = Transmit {
+        to: Destination::Session(keys[0].0),
+        path: 0,
+        kind: Kind::Data,
+        header_len: Data::LEN as u16,
+        source: Some(gone),
+        parity: None,
+        more: false,
+    };
+    for (parity, header_len, parts) in [(None, 60, vec![Some(gone); 2]), (Some(shards), 72, vec![None])] {
+        let r = &mut net.a.1[0];
+        r.headers[..2 * Data::LEN].fill(0x77);
+        (r.parts, r.stalled) = (parts.clone(), Some(Transmit { parity, header_len, ..waits }));
+        SEEN.lock().unwrap().clear();
+        net.until(|_| !SEEN.lock().unwrap().is_empty());
+        let mut wanted = vec![0x77; usize::from(header_len)];
+        wanted.extend([0; 100]);
+        if parts.len() == 2 {
+            wanted.extend([[0x77; 60].as_slice(), &[0; 100]].concat());
+        }
+        assert_eq!(SEEN.lock().unwrap()[..wanted.len()], wanted);
+    }
 }
