@@ -184,6 +184,9 @@ fn no_segment_is_of_two_groups() {
         (11, 3, 2, true),
         // Behind and before them.
         (16, 8, 1, true),
+        // By one segment: its last and its first.
+        (15, 2, 3, false),
+        (9, 2, 1, false),
         (7, 3, 1, true),
         // In their midst.
         (12, 2, 2, false),
@@ -204,6 +207,10 @@ fn no_segment_is_of_two_groups() {
     // The same sequences, and other segments.
     let other = v.shard(v.data((0, 1), 40_000, 11, 10), (3, 2), (0, 1));
     assert_eq!(other, Received::Dropped(Drop::Inconsistent));
+    // The same segments, of a message of another length.
+    let other = v.shard(v.data((0, 1), 30_000, 10, 10), (3, 2), (1, 2));
+    assert_eq!(other, Received::Dropped(Drop::Inconsistent));
+    assert!(is_placed(v.shard(v.data((0, 1), 40_000, 10, 10), (3, 2), (1, 2))));
 }
 
 /// What parity brings of a step is of the step: the rest of it is asked for.

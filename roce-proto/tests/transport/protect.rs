@@ -72,7 +72,7 @@ fn a_loss_is_repaired_and_not_sent_again() {
 }
 
 #[test]
-fn losses_that_are_repaired_are_told_to_congestion_control_and_to_the_policy() {
+fn losses_whose_repair_comes_before_the_verdict_are_not_sent_again() {
     let mut net = pair();
     net.filter = |bytes| fresh(bytes).is_none_or(|d| d.segment % 32 != 7);
     for _ in 0..30 {
@@ -80,7 +80,8 @@ fn losses_that_are_repaired_are_told_to_congestion_control_and_to_the_policy() {
     }
     let c = net.hosts[0].engine.counters();
     assert_eq!((c.retransmitted, c.rto_losses), (0, 0));
-    // Nearly always the repair was there before the verdict, as the parity comes right behind.
+    // The repair was there before the first feedback, as the parity comes right behind: no verdict, and nobody is told.
+    assert_eq!((c.gap_losses, c.awaited), (0, 0));
     assert_eq!(net.hosts[1].engine.counters().repaired, 90);
 }
 
