@@ -8,7 +8,7 @@ use common::{build, datagram, fix_ipv4_checksum, icrc_naive, l3_offset, roce, ro
 use roce_proto::types::Qpn;
 use roce_proto::wire::checksum::Sum;
 use roce_proto::wire::ethernet::{EtherType, MacAddr, VlanStack, VlanTag};
-use roce_proto::wire::frame::{self, Frame, Other};
+use roce_proto::wire::frame::{self, Frame, Other, Verified};
 use roce_proto::wire::opcode::Opcode;
 use roce_proto::wire::ud::{Route, Template, overhead, pad};
 use roce_proto::wire::{EmitError, Reject, control, icmp, icmpv6};
@@ -146,6 +146,27 @@ fn udp_checksum_is_verified_when_there_is_one() {
         frame[udp + 7] ^= 1;
         let found = checksum ^ 1;
         assert_eq!(refusal(&frame), Reject::UdpChecksum { found });
+    }
+}
+
+/// By a NIC, for instance. Everything else is looked at as ever.
+#[test]
+fn a_checksum_that_was_verified_is_not_looked_at() {
+    let parse = |frame: &[u8], ip, udp| frame::parse_verified(frame, Verified { ip, udp }).map(|_| ());
+    let good = build(&route(false), &datagram(None), &[9; 33]);
+    let mut wrong = good.clone();
+    wrong[24] ^= 0xff;
+    assert!(matches!(parse(&wrong, false, true), Err(Reject::Ipv4Checksum { .. })));
+    assert_eq!(parse(&wrong, true, false), Ok(()));
+    wrong[20] = 0x60;
+    assert_eq!(parse(&wrong, true, true), Err(Reject::Ipv4Fragment { offset: 0, more: true }));
+    for ipv6 in [false, true] {
+        let mut wrong = build(&route(ipv6), &datagram(None), &[9; 33]);
+        wrong[bth_at(ipv6) - 1] = 1;
+        assert_eq!(parse(&wrong, true, false), Err(Reject::UdpChecksum { found: 1 }));
+        assert_eq!(parse(&wrong, false, true), Ok(()));
+        wrong[bth_at(ipv6) - 3] ^= 1;
+        assert!(matches!(parse(&wrong, true, true), Err(Reject::UdpLength { .. })));
     }
 }
 

@@ -248,13 +248,14 @@ mod tests {
     #[test]
     fn the_text_names_losses_only_where_there_were_some() {
         let mut now = Counters::default();
-        now.sent[Kind::Data as usize] = 30;
+        now.sent[Kind::Data as usize] = 50;
+        now.bundled = 20;
         now.sent[Kind::Feedback as usize] = 10;
         let quiet = Figures::of(&now, &Counters::default(), &histogram(&[]));
         let json = |f: &Figures| json!({ "client": f, "server": Figures::default(), "control_share": 0.25 });
         assert_eq!(
             text(&json(&quiet)),
-            "  segments 30, sent again 0 (0 of them needlessly), control 25.0 % of packets"
+            "  segments 50 in 30 packets, sent again 0 (0 of them needlessly), control 25.0 % of packets"
         );
         now.retransmitted = 4;
         now.gap_losses = 4;

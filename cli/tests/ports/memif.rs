@@ -136,6 +136,25 @@ fn a_server_takes_its_socket_with_it() {
     assert!(socket.path().exists(), "a process that is killed can do nothing");
 }
 
+/// The driver listens to the peer on a thread of its own, which must not find what the end of the process has freed.
+#[test]
+fn both_sides_can_end_at_the_same_moment() {
+    let socket = Socket::new();
+    for _ in 0..8 {
+        let recv = socket.receiver("server");
+        let send = socket.sender("client");
+        until_it_receives(&recv);
+        for side in [&recv, &send] {
+            side.signal(rustix::process::Signal::TERM);
+        }
+        for side in [recv, send] {
+            let ended = side.end(LIMIT);
+            assert_eq!(ended.code(), Some(130), "{ended:?}");
+        }
+        assert!(!socket.path().exists());
+    }
+}
+
 #[test]
 fn a_socket_left_behind_by_a_dead_server_is_in_nobodys_way() {
     let socket = Socket::new();

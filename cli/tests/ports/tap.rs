@@ -1,6 +1,9 @@
 //! `net_tap`, with the kernel at the other end.
 
-use crate::run::{LIMIT, Side};
+use crate::run::{LIMIT, Side, json};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::os::fd::AsFd;
+use testbed_hostile::{Generator, Target, Wire};
 use testbed_net::{Namespace, allowed, eventually};
 
 /// The realtime signals that a process has a handler for, as bits.
@@ -55,4 +58,38 @@ fn what_we_send_comes_out_at_the_kernels_end_until_it_is_removed() {
     let ended = send.end(LIMIT);
     assert_eq!(ended.code(), Some(1), "{ended:?}");
     assert!(ended.err.contains("the port is gone"), "{ended:?}");
+}
+
+/// This driver verifies checksums and tells of it. What it finds wrong is refused and counted, and nothing else.
+#[test]
+fn wrong_checksums_are_counted_where_the_port_verifies_them() {
+    const COUNT: usize = 40;
+    if !allowed("wrong_checksums_are_counted_where_the_port_verifies_them") {
+        return;
+    }
+    let namespace = Namespace::new();
+    let ours = Side { namespace: &namespace, port: "net_tap0,iface=dt0", ips: &["10.9.0.1", "fd77::1"] };
+    let recv = ours.receiver("-t 60 -n 10 --verify incr --qpn 0x22222 --json");
+    assert!(eventually(LIMIT, || namespace.has("dt0")));
+    let mac: Vec<u8> = namespace.mac("dt0").split(':').map(|b| u8::from_str_radix(b, 16).unwrap()).collect();
+    let (v4, v6) = ("10.9.0.1".parse().unwrap(), "fd77::1".parse().unwrap());
+    let target = Target { mac: mac.try_into().unwrap(), v4, v6, qpn: 0x22222, qkey: 0x1111_1111 };
+    namespace.ip("link set dt0 address 02:00:00:00:00:77 up");
+    let name = namespace.name().to_owned();
+    let sent = std::thread::spawn(move || {
+        let ns = std::fs::File::open(format!("/run/netns/{name}")).unwrap();
+        move_into_link_name_space(ns.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+        let mut wire = Wire::open("dt0").unwrap();
+        let wrong = Generator::new(1, target, |kind| matches!(kind, "ipv4_checksum" | "udp_checksum"));
+        wrong.take(COUNT).map(|hostile| usize::from(wire.send(&hostile.frame).unwrap())).sum::<usize>()
+    });
+    assert_eq!(sent.join().unwrap(), COUNT);
+    let other = Side { namespace: &namespace, port: "net_af_packet0,iface=dt0", ips: &["10.9.0.2"] };
+    other.run("ud send 10.9.0.1 --qpn 0x22222 -s 1024 -n 10 --rate 1kpps --wait 20").ok();
+    let report = json(&recv.end(LIMIT).ok());
+    let counters = &report["counters"];
+    assert_eq!(counters["delivered"], 10, "{counters:#}");
+    for reason in ["ipv4_checksum", "udp_checksum"] {
+        assert_eq!(counters["dropped"][reason], COUNT / 2, "{counters:#}");
+    }
 }

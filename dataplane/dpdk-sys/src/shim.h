@@ -48,9 +48,14 @@ enum {
 /* Macros whose casts keep bindgen from seeing a constant. */
 extern const uint64_t SPW_TX_OFFLOAD_MULTI_SEGS;
 extern const uint64_t SPW_RX_OFFLOAD_SCATTER;
+extern const uint64_t SPW_RX_OFFLOAD_CHECKSUM;
 extern const uint64_t SPW_RSS_IP;
 extern const uint64_t SPW_RSS_UDP;
 extern const uint64_t SPW_MBUF_F_RX_RSS_HASH;
+extern const uint64_t SPW_MBUF_F_RX_IP_CKSUM_MASK;
+extern const uint64_t SPW_MBUF_F_RX_IP_CKSUM_GOOD;
+extern const uint64_t SPW_MBUF_F_RX_L4_CKSUM_MASK;
+extern const uint64_t SPW_MBUF_F_RX_L4_CKSUM_GOOD;
 
 /* What every release can tell about a link, in one shape. */
 struct spw_link {

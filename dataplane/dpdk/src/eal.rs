@@ -37,11 +37,24 @@ pub(crate) struct Inner {
 impl Inner {
     /// Closes every port. What a driver keeps beside the process goes with that: the socket of a memif server, the XDP program of an
     /// interface.
-    fn close_ports(&mut self) {
+    ///
+    /// At the `end` of a process a memif port only loses its socket. Closed, it would be freed while the driver still listens to its
+    /// peer on a thread of DPDK's, which then, if the peer hangs up before the process is gone, reads what was freed (memif_intr_handler
+    /// of DPDK 22.11).
+    fn close_ports(&mut self, end: bool) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
         for id in info::ids().collect::<Vec<_>>() {
+            if end
+                && let Ok(info) = info::read(id)
+                && info::traits(&info.driver).unmaps
+            {
+                let vdevs = self.vdevs.get_mut().unwrap_or_else(PoisonError::into_inner);
+                let own = vdevs.iter().find(|device| device.split(',').next() == Some(&info.name));
+                own.into_iter().for_each(|device| memif::remove_own_socket(device));
+                continue;
+            }
             // SAFETY: no handle is left, so nothing uses the port; each was stopped by its last owner.
             let ret = on_its_thread(id, move || unsafe { dpdk_sys::rte_eth_dev_close(id.0) });
             if ret != 0 {
@@ -53,7 +66,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.close_ports();
+        self.close_ports(true);
     }
 }
 
@@ -292,7 +305,7 @@ impl Eal {
         }
         let mut inner =
             Arc::try_unwrap(self.0).map_err(|shared| EalError::InUse(Arc::strong_count(&shared) - 1))?;
-        inner.close_ports();
+        inner.close_ports(false);
         // No pool handle and no registered thread is left, and this is the main thread: nobody can be in the middle of
         // a free, so the count is exact.
         let out = inner.pools.get_mut().unwrap_or_else(PoisonError::into_inner).outstanding();

@@ -231,6 +231,18 @@ impl Mbuf {
         }
     }
 
+    /// Whether the port has verified the IPv4 header's checksum, and UDP's, and found each right. False if it has not looked, or is not sure.
+    #[inline]
+    pub fn good_checksums(&self) -> (bool, bool) {
+        // SAFETY: the mbuf is valid and owned; the flags are constants of the shim.
+        unsafe {
+            let flags = mbuf::ol_flags(self.ptr());
+            let ip = flags & dpdk_sys::SPW_MBUF_F_RX_IP_CKSUM_MASK == dpdk_sys::SPW_MBUF_F_RX_IP_CKSUM_GOOD;
+            let l4 = flags & dpdk_sys::SPW_MBUF_F_RX_L4_CKSUM_MASK == dpdk_sys::SPW_MBUF_F_RX_L4_CKSUM_GOOD;
+            (ip, l4)
+        }
+    }
+
     /// Last mbuf of the chain.
     #[inline]
     fn last(&self) -> *mut rte_mbuf {

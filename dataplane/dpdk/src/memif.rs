@@ -55,22 +55,36 @@ const RING_LOG2: u32 = 7;
 /// Removes the socket file that a server left behind which was killed: the driver refuses to take its place. A file that
 /// somebody listens at stays, as does one that is no socket.
 pub(crate) fn remove_stale_socket(devargs: &str) {
-    // Abstract sockets leave no file; they are the driver's default.
-    let in_a_file = matches!(option(devargs, "socket-abstract"), Some("no"));
-    let server = matches!(option(devargs, "role"), Some("server" | "master"));
-    if !is_memif(devargs) || !server || !in_a_file {
-        return;
-    }
-    let path = Path::new(option(devargs, "socket").unwrap_or(DEFAULT_SOCKET));
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
+    let Some(path) = socket_file(devargs) else { return };
     // memif's sockets are of another type, so one that is in use answers with another error, and is not disturbed.
     let refused = |e: std::io::Error| e.kind() == std::io::ErrorKind::ConnectionRefused;
-    if is_socket && UnixStream::connect(path).is_err_and(refused) {
+    if is_socket(path) && UnixStream::connect(path).is_err_and(refused) {
         match fs::remove_file(path) {
             Ok(()) => tracing::info!("removed {}, which a dead process had left behind", path.display()),
             Err(e) => tracing::warn!("{} was left behind by a dead process and stays: {e}", path.display()),
         }
     }
+}
+
+/// Removes the socket file of a server's port that was attached, at the end of its process.
+pub(crate) fn remove_own_socket(devargs: &str) {
+    if let Some(path) = socket_file(devargs).filter(|path| is_socket(path))
+        && let Err(e) = fs::remove_file(path)
+    {
+        tracing::warn!("{} stays: {e}", path.display());
+    }
+}
+
+/// The file at which a server listens. Abstract sockets leave none; they are the driver's default.
+fn socket_file(devargs: &str) -> Option<&Path> {
+    let in_a_file = matches!(option(devargs, "socket-abstract"), Some("no"));
+    let server = matches!(option(devargs, "role"), Some("server" | "master"));
+    let path = || Path::new(option(devargs, "socket").unwrap_or(DEFAULT_SOCKET));
+    (is_memif(devargs) && server && in_a_file).then(path)
+}
+
+fn is_socket(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
 }
 
 /// Completes the arguments of a `net_memif` device for ports of an MTU: adds a buffer size that holds its frames, a

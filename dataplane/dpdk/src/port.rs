@@ -400,9 +400,10 @@ fn bring_up(
         conf.rxmode.mtu = u32::from(mtu);
     }
     // SAFETY: constants of the shim.
-    let (scatter_bit, segments_bit, ip, udp) = unsafe {
+    let (scatter_bit, sums, segments_bit, ip, udp) = unsafe {
         (
             dpdk_sys::SPW_RX_OFFLOAD_SCATTER,
+            dpdk_sys::SPW_RX_OFFLOAD_CHECKSUM,
             dpdk_sys::SPW_TX_OFFLOAD_MULTI_SEGS,
             dpdk_sys::SPW_RSS_IP,
             dpdk_sys::SPW_RSS_UDP,
@@ -411,6 +412,8 @@ fn bring_up(
     if scatter {
         conf.rxmode.offloads |= raw.rx_offload_capa & scatter_bit;
     }
+    // What it then says of a packet is believed if it is good, and looked at again if it is bad.
+    conf.rxmode.offloads |= raw.rx_offload_capa & sums;
     conf.txmode.offloads |= raw.tx_offload_capa & segments_bit;
     if config.rx_queues > 1 && info.rss != 0 {
         conf.rxmode.mq_mode = dpdk_sys::RTE_ETH_MQ_RX_RSS;

@@ -4,6 +4,7 @@ use super::{BURST, BURST_ROOM, PacketBuf, PacketBurst, PortInfo, PortIo, PortSta
 use crate::group::{CROSSING, Guest, Share};
 use dpdk::{Burst, Eal, Mbuf, Mempool, MempoolError, Port, PortError, RxQueue, TxQueue};
 use roce_proto::wire::ethernet::MacAddr;
+use roce_proto::wire::frame::Verified;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -242,6 +243,12 @@ impl PacketBuf for Mbuf {
     #[inline]
     fn written(&mut self) -> &mut [u8] {
         self.data_mut()
+    }
+
+    #[inline]
+    fn verified(&self) -> Verified {
+        let (ip, udp) = self.good_checksums();
+        Verified { ip, udp }
     }
 }
 

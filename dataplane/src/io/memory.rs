@@ -9,6 +9,7 @@ use crate::group::{Guest, Share};
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 use roce_proto::wire::ethernet::MacAddr;
+use roce_proto::wire::frame::Verified;
 use std::sync::{Arc, Weak};
 
 /// How a pair of memory ports is made.
@@ -37,6 +38,7 @@ pub struct MemoryBuf {
     storage: Option<Storage>,
     len: usize,
     pool: Pool,
+    verified: Verified,
 }
 
 impl MemoryBuf {
@@ -80,6 +82,10 @@ impl PacketBuf for MemoryBuf {
     fn written(&mut self) -> &mut [u8] {
         let len = self.len;
         self.storage.as_deref_mut().and_then(|s| s.get_mut(..len)).unwrap_or_default()
+    }
+
+    fn verified(&self) -> Verified {
+        self.verified
     }
 }
 
@@ -167,9 +173,15 @@ impl MemoryPort {
     /// Puts a raw frame on the wire towards the other end, as a test or a packet generator does. False if the ring or
     /// the pool is full or the frame does not fit a buffer.
     pub fn inject(&mut self, frame: &[u8]) -> bool {
+        self.inject_verified(frame, Verified::default())
+    }
+
+    /// The same with a frame whose checksums the port says it has verified, as a NIC does.
+    pub fn inject_verified(&mut self, frame: &[u8], verified: Verified) -> bool {
         let Some(mut buf) = self.alloc() else { return false };
         let Some(room) = buf.append(frame.len()) else { return false };
         room.copy_from_slice(frame);
+        buf.verified = verified;
         self.tx.push(buf).is_ok()
     }
 
@@ -226,7 +238,12 @@ impl PortIo for MemoryPort {
 
     fn alloc(&mut self) -> Option<MemoryBuf> {
         let storage = self.pool.pop()?;
-        Some(MemoryBuf { storage: Some(storage), len: 0, pool: self.pool.clone() })
+        Some(MemoryBuf {
+            storage: Some(storage),
+            len: 0,
+            pool: self.pool.clone(),
+            verified: Verified::default(),
+        })
     }
 
     fn link_up(&self) -> bool {
@@ -259,7 +276,12 @@ impl Guest for MemoryGuest {
 
     fn alloc(&mut self) -> Option<MemoryBuf> {
         let storage = self.pool.pop()?;
-        Some(MemoryBuf { storage: Some(storage), len: 0, pool: self.pool.clone() })
+        Some(MemoryBuf {
+            storage: Some(storage),
+            len: 0,
+            pool: self.pool.clone(),
+            verified: Verified::default(),
+        })
     }
 
     fn link_up(&self) -> bool {

@@ -13,6 +13,7 @@ pub use watch::{PortState, PortWatch};
 
 use crate::group::MemberCounters;
 use roce_proto::wire::ethernet::MacAddr;
+use roce_proto::wire::frame::Verified;
 
 /// The most packets that one receive or transmit burst moves: twice what DPDK's own examples take, since what a burst costs
 /// beside its packets is a good part of the cost of small ones.
@@ -62,6 +63,12 @@ pub trait PacketBuf: Send {
 
     /// What was appended so far to a buffer from [`PortIo::alloc`], for writing.
     fn written(&mut self) -> &mut [u8];
+
+    /// The checksums of a received packet that the port has verified and found right.
+    #[inline]
+    fn verified(&self) -> Verified {
+        Verified::default()
+    }
 }
 
 /// A queue of at most [`BURST_ROOM`] packets, in order.

@@ -10,7 +10,7 @@ use crate::io::{BURST, LEAST_BURST, PacketBuf, PacketBurst, PortIo, burst_of};
 use crate::qp::{CqKey, GRH_LEN, Qp, QpKey, QpState, RecvWr};
 use roce_proto::types::Qpn;
 use roce_proto::wire::Reject;
-use roce_proto::wire::frame::{self, Frame, Ip, Packet};
+use roce_proto::wire::frame::{self, Frame, Ip, Packet, Verified};
 use roce_proto::wire::predict::Headers;
 
 impl<I: PortIo, B: Buffer> Worker<I, B> {
@@ -77,7 +77,7 @@ impl<I: PortIo, B: Buffer> Port<I, B> {
         if let Some(capture) = &self.capture {
             capture.frame(frame);
         }
-        match handle(frame, index, &mut self.local, &mut self.known, core, sink) {
+        match handle((frame, buf.verified()), index, &mut self.local, &mut self.known, core, sink) {
             Outcome::Done => {}
             Outcome::Drop(reason) => self.local.counters.drop(reason),
             Outcome::Reply(reply) => {
@@ -121,14 +121,14 @@ const fn local(reason: LocalDrop) -> DropReason {
 
 #[inline]
 fn handle<'a, B: Buffer>(
-    bytes: &'a [u8],
+    (bytes, verified): (&'a [u8], Verified),
     index: usize,
     at: &mut Local,
     known: &mut Known,
     core: &mut Core<B>,
     sink: &mut impl Sink<B>,
 ) -> Outcome<'a> {
-    match frame::parse(bytes) {
+    match frame::parse_verified(bytes, verified) {
         Ok(Frame::Roce(packet)) => match deliver(bytes, &packet, index, at, known, core, sink) {
             Ok(payload) => {
                 at.counters.delivered += 1;

@@ -158,6 +158,11 @@ impl Engine {
             }
             self.open_segment(slot, at).ok()?
         };
+        if !again {
+            // A burst is counted in packets.
+            let tx = &mut self.sessions[slot].tx;
+            tx.burst_from = tx.burst_from.next();
+        }
         let transmit = self.write_segment(slot, seq, record, again, Some(path), buf);
         self.count_turn(slot);
         Some(transmit)

@@ -3,6 +3,7 @@
 use super::neighbours::hear;
 use super::*;
 use crate::io::{PacketBuf, PacketBurst};
+use roce_proto::wire::frame::Verified;
 
 #[test]
 fn no_source_address_of_the_family_is_an_error_that_names_the_port() {
@@ -169,6 +170,28 @@ fn a_flipped_bit_anywhere_in_a_frame_is_never_delivered_as_good_payload() {
     // and TTL stand under the IP header checksum, the UDP checksum under itself.
     assert_eq!(delivered_anyway, 48 + 8);
     assert!(net.local_drops(LocalDrop::Icrc) > 0);
+    net.assert_reconciled();
+}
+
+/// The port's word stands for the checksum, and for nothing else.
+#[test]
+fn what_the_port_has_verified_is_not_verified_again() {
+    let mut net = Net::default();
+    let mut frame = good_frame(&mut net, b"x");
+    // The IPv4 header's checksum, which the ICRC leaves out.
+    frame[24] ^= 0xff;
+    for (verified, delivered) in [
+        (Verified::default(), false),
+        (Verified { ip: false, udp: true }, false),
+        (Verified { ip: true, udp: false }, true),
+    ] {
+        net.post_recv(0, 100);
+        assert!(net.a.io_mut(0).unwrap().inject_verified(&frame, verified));
+        net.b.poll(at(0));
+        assert_eq!(net.received().is_some(), delivered, "{verified:?}");
+    }
+    let sum = Reject::Ipv4Checksum { found: 0 }.reason();
+    assert_eq!(net.b.counters(0).unwrap().dropped(DropReason::Wire(sum)), 2);
     net.assert_reconciled();
 }
 

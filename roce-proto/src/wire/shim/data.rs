@@ -166,7 +166,7 @@ impl Data {
     }
 
     /// The same of a packet of another type that has these fields.
-    #[inline]
+    #[inline(always)]
     pub(super) fn bytes_of(&self, kind: Kind) -> [u8; 60] {
         let s = &self.semantics;
         let flag = |on: bool, bit: u8| if on { bit } else { 0 };
