@@ -135,8 +135,8 @@ impl Engine {
         buf: &mut [u8],
     ) -> Option<Transmit> {
         let s = &mut self.sessions[slot];
-        if s.tx.copies > 0 || s.tx.protecting != 0 {
-            // Copies and parity go next, on other paths.
+        if s.tx.copies > 0 {
+            // Copies go next, on another path. So does parity, but nothing is put behind what is protected.
             return None;
         }
         let again = s.tx.requested > 0;

@@ -3,7 +3,7 @@
 use crate::basic::{calm, config};
 use crate::net::{Net, Weather};
 use roce_proto::transport::{Config, Mechanisms, Operation, Status};
-use roce_proto::wire::shim::Kind;
+use roce_proto::wire::shim::{Kind, Semantics};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -42,6 +42,32 @@ fn small_messages_that_wait_together_share_packets() {
     // To the byte: 60 + 470 twice are 1,060.
     assert_eq!(packets(&send(calm(), &config(), &[470, 470])), (1, 2));
     assert_eq!(packets(&send(calm(), &config(), &[470, 471])), (2, 2));
+}
+
+/// Messages whose class may be protected, and is not so near by; and behind protected ones, whose parity goes first.
+#[test]
+fn tagged_messages_share_packets_where_they_have_no_parity() {
+    for (delay, alone) in [(10, 0), (1_000, 4)] {
+        let weather = Weather { delay: Duration::from_micros(delay), ..calm() };
+        let mut net = Net::new(5, weather, &[config(), config()]);
+        net.open(0, 1);
+        net.pass(Duration::from_millis(10));
+        let control = Semantics { class: 3, ..Semantics::default() };
+        let untagged = Semantics::default();
+        let kinds = [(4, control), (60, if alone == 0 { control } else { untagged })];
+        let all: Vec<_> = kinds.into_iter().flat_map(|(n, kind)| std::iter::repeat_n(kind, n)).collect();
+        for semantics in &all {
+            net.receive(1, 0, 9, 100);
+            net.send_tagged(0, 1, (9, 100), *semantics);
+        }
+        net.run(SECOND, |net| net.completions(1, Operation::Recv, Status::Success) == all.len());
+        let parity = net.hosts[0].engine.counters().sent(Kind::Parity);
+        assert_eq!(parity > 0, alone > 0);
+        // Six to a packet, where the turns of 16 segments leave so many.
+        let (packets, segments) = packets(&net);
+        assert!(segments == 64 && packets - alone <= 14, "{packets} packets, {parity} parity");
+        assert_eq!(net.hosts[0].engine.counters().retransmitted, 0);
+    }
 }
 
 #[test]
