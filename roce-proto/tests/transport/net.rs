@@ -259,13 +259,27 @@ impl Net {
                 0 => bytes.truncate(self.rng.usize(..=bytes.len())),
                 1 => bytes.extend(std::iter::repeat_n(0xaa, self.rng.usize(..40))),
                 2..=5 => {
-                    // A field set to an end of its range, near it, or to a small number.
-                    let at = 12 + 4 * self.rng.usize(..13);
+                    // A field set to an end of its range, near it, or to a small number; in a header behind the first, sometimes.
+                    let nth = if self.rng.u8(..3) == 0 { self.rng.usize(..8) } else { 0 };
+                    let at = 12 + 4 * self.rng.usize(..16) + nth * Data::LEN;
                     let values =
                         [0, 1, 2, u32::MAX, u32::MAX - 1, 1 << 31, self.rng.u32(..300), self.rng.u32(..)];
                     let value = values[self.rng.usize(..values.len())];
                     if let Some(field) = bytes.get_mut(at..at + 4) {
                         field.copy_from_slice(&value.to_be_bytes());
+                    }
+                }
+                // The flag that another segment follows, and what is said of a group of parity.
+                6 => {
+                    if let Some(flags) = bytes.get_mut(1) {
+                        *flags ^= 0x80;
+                    }
+                }
+                7 if bytes.first() == Some(&0x1b) => {
+                    let at = self.rng.usize(60..66);
+                    let values = [0, 1, 2, 16, 17, 64, 65, 255, self.rng.u8(..)];
+                    if let Some(field) = bytes.get_mut(at) {
+                        *field = values[self.rng.usize(..values.len())];
                     }
                 }
                 _ => {
