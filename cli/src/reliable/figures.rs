@@ -169,17 +169,23 @@ pub fn text(figures: &Value) -> String {
     }
     if again > 0 {
         text.push_str(&format!(
-            "\n  lost by a gap {}, across paths {}, by a time-out {} ({} expired), probes {}; recovery p50 {}, p99 {} of {} messages",
+            "\n  lost by a gap {}, across paths {}, by a time-out {} ({} expired), probes {}",
             sum("/losses/gap"),
             sum("/losses/time"),
             sum("/losses/timeout"),
             sum("/timeouts"),
             sum("/sent/probe"),
-            // Of the side that lost more, or that lost at all.
-            Time::nanos(most("/recovery_ns/p50")),
-            Time::nanos(most("/recovery_ns/p99")),
-            sum("/recovery_ns/messages"),
         ));
+        // What only the test's own words lost is of no message of it.
+        let messages = sum("/recovery_ns/messages");
+        if messages > 0 {
+            text.push_str(&format!(
+                "; recovery p50 {}, p99 {} of {messages} messages",
+                // Of the side that lost more, or that lost at all.
+                Time::nanos(most("/recovery_ns/p50")),
+                Time::nanos(most("/recovery_ns/p99")),
+            ));
+        }
     }
     for (side, peers) in ["client", "server"].iter().map(|side| (side, &figures["peers"][side])) {
         if let (Some(bytes), Some(setup)) = (peers["bytes_each"].as_f64(), peers["setup_ns"].as_u64()) {
@@ -267,5 +273,8 @@ mod tests {
             ),
             "{lossy}"
         );
+        // No message of the test is behind it.
+        let own = text(&json(&Figures::of(&now, &Counters::default(), &histogram(&[]))));
+        assert!(own.ends_with("(0 expired), probes 0"), "{own}");
     }
 }
