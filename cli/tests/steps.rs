@@ -260,6 +260,8 @@ fn arguments_and_variables_that_do_not_fit_say_so() {
         (format!("{reduce} --rank 1"), vec![], "give --ranks"),
         (format!("{reduce} --ranks 2 --service ud"), vec![], "reliable service"),
         (format!("{reduce} --ranks 2 192.0.2.1"), vec![], "cannot be used with"),
+        (format!("{reduce} --ranks 2 -n 0"), vec![], "-n 1 or more"),
+        (format!("{reduce} --ranks 2 -D 1us"), vec![], "-D 1ms or more"),
         ("--ranks 2".to_owned(), vec![], "--workload"),
     ] {
         let variables: Vec<_> = variables.into_iter().map(|(name, value)| (name, value.to_owned())).collect();

@@ -147,6 +147,7 @@ impl BwArgs {
     /// What several workers cannot do.
     fn check_workers(&self) -> Result<(), Error> {
         let workers = self.workers;
+        self.common.service.check()?;
         if self.common.service.service == Service::Ud && self.scale.peers > 1 {
             return Err(Error::usage("--peers is of the reliable service: leave --service out"));
         }

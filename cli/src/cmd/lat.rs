@@ -104,6 +104,7 @@ pub fn run(args: &LatArgs, verbosity: u8) -> Result<Exit, Error> {
     let stop = signal::install()?;
     let json_target = args.common.output.json();
     json_target.check()?;
+    args.common.service.check()?;
     if let Some(host) = &args.common.host {
         // What no port could do is refused before one is opened.
         resolve(host, false)?;

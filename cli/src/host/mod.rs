@@ -57,6 +57,29 @@ impl Host {
         self.read(path)?.parse().ok()
     }
 
+    /// Bytes of memory that can be taken without swapping, as the kernel estimates it.
+    pub fn memory(&self) -> Option<u64> {
+        let text = self.read("/proc/meminfo")?;
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
+        kib.checked_mul(1024)
+    }
+
+    /// Refuses to take more memory than there is: the kernel would promise it, and end this process or another when it is used.
+    ///
+    /// # Errors
+    /// What it comes to and what there is, in MiB. A kernel that does not say what there is forbids nothing.
+    pub fn check_memory(&self, bytes: u64) -> Result<(), String> {
+        match self.memory() {
+            Some(have) if bytes > have => Err(format!(
+                "its messages take {} MiB of memory here, and {} MiB are left: use a smaller -s",
+                bytes >> 20,
+                have >> 20
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// A file that holds a list of processors or nodes: `0-3,8`. Empty if it holds none.
     pub fn cpu_list(&self, path: &str) -> Option<Vec<usize>> {
         let text = self.read(path)?;
@@ -222,6 +245,17 @@ mod tests {
             (u64::MAX, vec![]),
             "what the kernel does not say forbids nothing"
         );
+    }
+
+    #[test]
+    fn memory_that_there_is_not_is_refused_with_the_numbers() {
+        let machine = Machine::new();
+        assert_eq!(machine.host.check_memory(u64::MAX), Ok(()), "nobody says what there is");
+        machine.file("/proc/meminfo", "MemTotal:  9000 kB\nMemAvailable:    3072 kB\nBuffers: 1 kB\n");
+        assert_eq!(machine.host.memory(), Some(3 << 20));
+        assert_eq!(machine.host.check_memory(3 << 20), Ok(()));
+        let refused = machine.host.check_memory(5 << 20).unwrap_err();
+        assert!(refused.contains("take 5 MiB") && refused.contains("3 MiB are left"), "{refused}");
     }
 
     #[test]

@@ -22,7 +22,7 @@ use dataplane::reliable::{Reliable, ReliableConfig, fresh_secret};
 use dataplane::worker::WorkerConfig;
 use end::End;
 use figures::Figures;
-use roce_proto::transport::{Address, Algorithm, Limits, Times};
+use roce_proto::transport::{Address, Algorithm, Config, Limits, Times};
 use roce_proto::types::Qpn;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -104,11 +104,42 @@ impl Default for ServiceArgs {
 }
 
 impl ServiceArgs {
-    /// The engine's congestion control.
-    pub fn algorithm(&self) -> Algorithm {
-        match self.cc {
+    /// Puts into an engine's configuration all that is said here of it.
+    pub fn engine(&self, config: &mut Config) {
+        config.paths = self.paths;
+        config.mechanisms.bundle = !self.no_bundle;
+        config.fec.protect = self.tags.fec;
+        config.congestion = match self.cc {
             Cc::Fixed => Algorithm::Fixed(self.window),
             Cc::DelayEcn => Algorithm::DelayEcn,
+        };
+    }
+
+    /// Refuses what raw UD would not heed.
+    ///
+    /// # Errors
+    /// The first flag that is of the reliable service, with `--service ud`.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.service == Service::Reliable {
+            return Ok(());
+        }
+        let usual = ServiceArgs::default();
+        let said = [
+            ("--cc", self.cc != usual.cc),
+            ("--window", self.window != usual.window),
+            ("--paths", self.paths != usual.paths),
+            ("--class", self.tags.class != usual.tags.class),
+            ("--priority", self.tags.priority != usual.tags.priority),
+            ("--stage", self.tags.stage != usual.tags.stage),
+            ("--tolerance", self.tags.tolerance != usual.tags.tolerance),
+            ("--fec", self.tags.fec != usual.tags.fec),
+            ("--no-bundle", self.no_bundle),
+        ];
+        match said.iter().find(|(_, said)| *said) {
+            Some((flag, _)) => {
+                Err(Error::usage(format_args!("{flag} is of the reliable service: leave --service out")))
+            }
+            None => Ok(()),
         }
     }
 
@@ -265,8 +296,6 @@ fn engine(args: &MeasureArgs, wish: &Wish<'_>, seed: u64) -> Result<ReliableConf
     let mut config = ReliableConfig::new(seed, secret);
     config.qpn = listen.then(|| Qpn::new(SERVER_QPN)).flatten();
     config.engine.listen = listen;
-    config.engine.paths = args.service.paths;
-    config.engine.mechanisms.bundle = !args.service.no_bundle;
     // The server hears of the client's wish when the tables are there; what is not used of them is not touched.
     let peers = if listen { MAX_PEERS } else { wish.scale.peers };
     let sessions = u32::from(peers) + MORE_SESSIONS;
@@ -274,7 +303,47 @@ fn engine(args: &MeasureArgs, wish: &Wish<'_>, seed: u64) -> Result<ReliableConf
     config.engine.limits = Limits { sessions, window: 65_536, ..Limits::default() };
     // A side that is gone is told of as soon as over raw UD.
     config.engine.times = Times { keep_alive: KEEP_ALIVE, silence: SILENCE, ..Times::default() };
-    config.engine.fec.protect = args.service.tags.fec;
-    config.engine.congestion = args.service.algorithm();
+    args.service.engine(&mut config.engine);
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tags::ClassArg;
+    use roce_proto::transport::Protect;
+
+    #[test]
+    fn an_engine_gets_what_is_said_of_it() {
+        let mut config = Config::default();
+        ServiceArgs::default().engine(&mut config);
+        let (congestion, protect) = (config.congestion, config.fec.protect);
+        assert_eq!((config.paths, congestion, protect), (1, Algorithm::Fixed(512 * 1024), Protect::ByTag));
+        assert!(config.mechanisms.bundle);
+        let tags = TagArgs { fec: Protect::Nothing, ..TagArgs::default() };
+        let said =
+            ServiceArgs { cc: Cc::DelayEcn, paths: 7, tags, no_bundle: true, ..ServiceArgs::default() };
+        said.engine(&mut config);
+        let (congestion, protect) = (config.congestion, config.fec.protect);
+        assert_eq!((config.paths, congestion, protect), (7, Algorithm::DelayEcn, Protect::Nothing));
+        assert!(!config.mechanisms.bundle);
+    }
+
+    #[test]
+    fn raw_ud_has_nothing_of_the_reliable_service() {
+        let usual = ServiceArgs { service: Service::Ud, ..ServiceArgs::default() };
+        assert_eq!(usual.check().map_err(|e| e.to_string()), Ok(()));
+        let tags = |tags| ServiceArgs { tags, ..usual };
+        for (said, flag) in [
+            (ServiceArgs { window: 1, ..usual }, "--window"),
+            (ServiceArgs { paths: 2, ..usual }, "--paths"),
+            (tags(TagArgs { class: ClassArg::Dp, ..usual.tags }), "--class"),
+            (tags(TagArgs { priority: 9, ..usual.tags }), "--priority"),
+            (tags(TagArgs { tolerance: 9, ..usual.tags }), "--tolerance"),
+        ] {
+            let error = said.check().unwrap_err().to_string();
+            assert!(error.contains(&format!("{flag} is of the reliable service")), "{error}");
+            assert!(ServiceArgs { service: Service::Reliable, ..said }.check().is_ok());
+        }
+    }
 }

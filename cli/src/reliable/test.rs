@@ -5,6 +5,7 @@ use super::figures::{self, Figures};
 use super::peers::{self, Cost};
 use super::{Audience, MAX_PEERS, Message, VERSION, Wish, meet};
 use crate::error::Error;
+use crate::host::Host;
 use crate::rendezvous::message::{RxReport, TestKind, TestSpec};
 use crate::traffic::drive::Buf;
 use crate::traffic::meter::Meter;
@@ -86,14 +87,36 @@ impl Test {
         depth(self.spec.rx_depth, self.spec.size as usize, memory).min(places)
     }
 
-    /// Why it cannot be run, if it cannot.
-    fn check(&self, kind: Option<TestKind>) -> Result<(), String> {
+    /// Messages that a side sends at a time, and receives of each peer.
+    fn depths(&self) -> (usize, usize) {
+        if self.spec.kind == TestKind::Lat {
+            return (1, 4);
+        }
+        (depth(self.spec.tx_depth, self.spec.size as usize, self.bytes()), self.receives())
+    }
+
+    /// Whether a side sends of its own accord, and whether it receives.
+    fn roles(&self, client: bool) -> (bool, bool) {
+        let lat = self.spec.kind == TestKind::Lat;
+        (client || (self.spec.bidirectional && !lat), !client || self.spec.bidirectional || lat)
+    }
+
+    /// Bytes of its messages at a side.
+    fn most(&self, client: bool) -> u64 {
+        let ((tx, rx), (sends, receives)) = (self.depths(), self.roles(client));
+        let receives = if receives { rx * usize::from(self.peers) } else { 0 };
+        let messages = if sends { tx } else { 0 } + receives;
+        u64::from(self.spec.size).saturating_mul(messages as u64)
+    }
+
+    /// Why it cannot be run at a side, if it cannot.
+    fn check(&self, kind: Option<TestKind>, client: bool, host: &Host) -> Result<(), String> {
         kind.map_or(Ok(()), |kind| kind.accepts(self.spec.kind))?;
         check_spec(&self.spec, u32::MAX as usize)?;
         if self.peers == 0 || self.peers > MAX_PEERS {
             return Err(format!("{} peers: it must be 1 to {MAX_PEERS}", self.peers));
         }
-        Ok(())
+        host.check_memory(self.most(client))
     }
 }
 
@@ -108,10 +131,9 @@ impl Run {
         let spec = &test.spec;
         let session = *sessions.first().ok_or_else(|| Error::failed("a test without a session"))?;
         let lat = spec.kind == TestKind::Lat;
-        let sends = client || (spec.bidirectional && !lat);
-        let receives = !client || spec.bidirectional || lat;
+        let (sends, receives) = test.roles(client);
         let size = spec.size as usize;
-        let (tx, rx) = if lat { (1, 4) } else { (depth(spec.tx_depth, size, test.bytes()), test.receives()) };
+        let (tx, rx) = test.depths();
         let histogram = || Histogram::new_with_bounds(1, 3_600_000_000_000, 3).map_err(Error::failed);
         let mut run = Run {
             spec: spec.clone(),
@@ -396,6 +418,7 @@ pub(super) fn measure<I: PortIo + 'static>(
     for (i, spec) in wish.specs.iter().enumerate() {
         audience.begins(i, spec);
         let test = Test { spec: spec.clone(), peers: wish.scale.peers, memory: wish.scale.memory };
+        test.check(None, true, &Host::here()).map_err(Error::usage)?;
         let session = meet::connect(end, server, wait, audience)?;
         end.listen(session)?;
         end.say(
@@ -462,7 +485,7 @@ pub(super) fn serve<I: PortIo + 'static>(
     audience.ready(&format!("waiting for a client at {} (reliable service)", addrs.join(", ")))?;
     loop {
         let (session, test, last) = meet::hello(end)?;
-        if let Err(why) = test.check(kind) {
+        if let Err(why) = test.check(kind, false, &Host::here()) {
             end.say(session, &Message::Ready { refusal: Some(why) })?;
             meet::down(end, session)?;
             return Ok(false);

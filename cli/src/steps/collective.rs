@@ -36,6 +36,15 @@ impl Workload {
         }
     }
 
+    /// Buffers' worth of memory that a rank has in a step: its own, what comes, what is posted for that, and copies on their way.
+    pub fn buffers(self) -> u64 {
+        match self {
+            // Receives are posted for all rounds, which are two for each other rank.
+            Workload::AllReduce => 3,
+            Workload::AllToAll => 4,
+        }
+    }
+
     /// The buffer of each rank nearest to `size` bytes: whole elements, and as many for each rank in an all-to-all.
     pub fn buffer(self, size: u64, ranks: u32) -> u64 {
         let unit = match self {

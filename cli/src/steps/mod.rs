@@ -20,6 +20,7 @@ use crate::cmd::bw::BwArgs;
 use crate::cmd::measure::{Progress, idle_for, resolve, seed};
 use crate::endpoint::{Endpoint, OpenConfig, Role, SERVER_IP};
 use crate::error::{Error, Exit};
+use crate::host::Host;
 use crate::reliable::{KEEP_ALIVE, SILENCE, Service, ServiceArgs};
 use crate::report::Document;
 use crate::signal::Stop;
@@ -112,9 +113,21 @@ pub fn run(args: &BwArgs, workload: Workload, verbosity: u8, stop: &Stop) -> Res
     if args.size.is_some_and(|size| size > 1 << 32) {
         return Err(Error::usage("a buffer has at most 4 GiB: -s 4g"));
     }
+    if args.iters == Some(0) {
+        return Err(Error::usage("a test needs at least one step: -n 1 or more"));
+    }
+    if args.duration.is_some_and(|time| time < Duration::from_millis(1)) {
+        return Err(Error::usage("a test takes at least a millisecond: -D 1ms or more"));
+    }
     let target = args.common.output.json();
     target.check()?;
     let place = launch::place(steps.ranks, steps.rank, |name| std::env::var(name).ok())?;
+    let (ranks, here_now) = match place {
+        Place::Here { ranks } => (ranks, ranks),
+        Place::Rank { ranks, .. } => (ranks, 1),
+    };
+    let largest = args.step_tests(workload, ranks).iter().map(|test| test.size).max().unwrap_or(0);
+    let needs = largest.saturating_mul(workload.buffers()).saturating_mul(here_now.into());
     let (rank, ranks, outcome) = match place {
         Place::Here { ranks } => {
             if ranks > MAX_HERE {
@@ -123,6 +136,7 @@ pub fn run(args: &BwArgs, workload: Workload, verbosity: u8, stop: &Stop) -> Res
                 ))
                 .hint("start a process for each, by torchrun, mpirun or srun, or with --rank"));
             }
+            Host::here().check_memory(needs).map_err(Error::usage)?;
             (0, ranks, here(args, workload, ranks, stop))
         }
         Place::Rank { rank, ranks, master, port } => {
@@ -131,6 +145,7 @@ pub fn run(args: &BwArgs, workload: Workload, verbosity: u8, stop: &Stop) -> Res
                     "a network that loses, on this machine: spraywire testbed up --loss 1%, or spraywire wan",
                 ));
             }
+            Host::here().check_memory(needs).map_err(Error::usage)?;
             let end = Joining { rank, ranks, master, port, verbosity };
             (rank, ranks, one(args, workload, &end, stop))
         }
@@ -222,7 +237,7 @@ fn one(args: &BwArgs, workload: Workload, end: &Joining, stop: &Stop) -> Result<
     let (mut worker, environment) = endpoint.into_worker(&worker_config)?;
     let qpn = MASTER_QPN + u32::from(end.port);
     let reliable = open(&mut worker, &args.common.service, ranks, (rank == 0).then_some(qpn))?;
-    let who = Who { rank, ranks, wait: args.common.wait };
+    let who = who(args, rank, ranks);
     let master = Address::new(master, Qpn::new(qpn).unwrap_or_default());
     let mut this = Rank::new(worker, reliable, who, master, args.step_tests(workload, ranks))?;
     let mut idle = Idle::new(idle);
@@ -350,8 +365,13 @@ fn rank_here(
     let mut worker = Worker::new(&worker_config, vec![(port, config)]).map_err(Error::usage)?;
     let qpn = MASTER_QPN + u32::from(HERE_PORT);
     let reliable = open(&mut worker, &args.common.service, ranks, (rank == 0).then_some(qpn))?;
-    let who = Who { rank, ranks, wait: args.common.wait };
+    let who = who(args, rank, ranks);
     Rank::new(worker, reliable, who, Address::new(ip(0), Qpn::new(qpn).unwrap_or_default()), tests)
+}
+
+/// A rank of so many.
+fn who(args: &BwArgs, rank: u32, ranks: u32) -> Who {
+    Who { rank, ranks, wait: args.common.wait, semantics: args.common.service.tags.semantics() }
 }
 
 /// The endpoint of a rank.
@@ -365,7 +385,6 @@ fn open<I: PortIo + 'static>(
         fresh_secret().map_err(|e| Error::failed(format_args!("the system gives no random numbers: {e}")))?;
     let mut config = ReliableConfig::new(seed(), secret);
     config.qpn = qpn.and_then(Qpn::new);
-    config.engine.paths = service.paths;
     // Room for strangers, and for ranks that begin anew.
     let sessions = 2 * ranks + 16;
     config.engine.limits = Limits {
@@ -378,7 +397,7 @@ fn open<I: PortIo + 'static>(
         ..Limits::default()
     };
     config.engine.times = Times { keep_alive: KEEP_ALIVE, silence: SILENCE, ..Times::default() };
-    config.engine.congestion = service.algorithm();
+    service.engine(&mut config.engine);
     Reliable::new(worker, &config, |len| vec![0; len].into()).map_err(Error::usage)
 }
 

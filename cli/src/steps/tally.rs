@@ -1,6 +1,7 @@
 //! What the steps of a test came to.
 
 use super::collective::Workload;
+use super::rank::Sent;
 use crate::error::Error;
 use crate::report::numbers::Time;
 use crate::report::table::{Align, Table};
@@ -15,9 +16,7 @@ pub struct Tally {
     total: u128,
     /// Elements that were not what they should be.
     pub wrong: u64,
-    /// Segments sent, those sent again included, and those alone.
-    segments: u64,
-    again: u64,
+    sent: Sent,
 }
 
 impl Tally {
@@ -27,7 +26,7 @@ impl Tally {
     /// None that is known: the histogram's bounds are right.
     pub fn new() -> Result<Tally, Error> {
         let times = Histogram::new_with_bounds(1, 3_600_000_000_000, 3).map_err(Error::failed)?;
-        Ok(Tally { times, total: 0, wrong: 0, segments: 0, again: 0 })
+        Ok(Tally { times, total: 0, wrong: 0, sent: Sent::default() })
     }
 
     /// A step took so long, in nanoseconds.
@@ -37,10 +36,11 @@ impl Tally {
     }
 
     /// What a rank had in a step.
-    pub fn add(&mut self, wrong: u64, segments: u64, again: u64) {
+    pub fn add(&mut self, wrong: u64, sent: &Sent) {
         self.wrong += wrong;
-        self.segments += segments;
-        self.again += again;
+        self.sent.segments += sent.segments;
+        self.sent.again += sent.again;
+        self.sent.parity += sent.parity;
     }
 
     /// Steps.
@@ -80,8 +80,9 @@ impl Tally {
             },
             "algorithm_bits_per_second": self.algorithm(size),
             "bus_bits_per_second": self.algorithm(size) * workload.bus_factor(ranks),
-            "segments": self.segments,
-            "retransmitted": self.again,
+            "segments": self.sent.segments,
+            "retransmitted": self.sent.again,
+            "parity": self.sent.parity,
         })
     }
 }
@@ -113,7 +114,7 @@ pub fn table(workload: Workload, ranks: u32, tests: &[(u64, &Tally)]) -> Table {
             time(1.0),
             format!("{algorithm:.3}"),
             format!("{:.3}", algorithm * workload.bus_factor(ranks)),
-            tally.again.to_string(),
+            tally.sent.again.to_string(),
             tally.wrong.to_string(),
         ]);
     }
@@ -129,14 +130,14 @@ mod tests {
         let mut tally = Tally::new().unwrap();
         tally.record(1_000_000);
         tally.record(3_000_000);
-        tally.add(2, 100, 7);
+        tally.add(2, &Sent { segments: 100, again: 7, parity: 9 });
         let json = tally.to_json(Workload::AllReduce, 4, 1_000_000);
         // 8 Mbit in 2 ms.
         assert_eq!(json["algorithm_bits_per_second"], 4e9);
         assert_eq!(json["bus_bits_per_second"], 6e9);
         assert_eq!(
-            (&json["wrong"], &json["retransmitted"], &json["steps"]),
-            (&json!(2), &json!(7), &json!(2))
+            [&json["wrong"], &json["segments"], &json["retransmitted"], &json["parity"], &json["steps"]],
+            [2, 100, 7, 9, 2].map(|n| json!(n)).each_ref()
         );
         let text = table(Workload::AllReduce, 4, &[(1_000_000, &tally)]).to_string();
         let cells: Vec<_> = text.lines().nth(1).unwrap().split_whitespace().collect();

@@ -53,6 +53,22 @@ fn losses_change_no_value() {
     }
 }
 
+/// What is said of the messages and of their protection is heeded: over a round trip this short, tags alone ask for none.
+#[test]
+fn steps_are_protected_as_asked() {
+    let parity = |line: &str| {
+        let tally = &run(Workload::AllToAll, 3, &format!("-s 96k -n 5 {line}"))[0];
+        assert_eq!((tally.steps(), tally.wrong), (5, 0), "{line}");
+        tally.to_json(Workload::AllToAll, 3, 1)["parity"].as_u64().unwrap()
+    };
+    // Six messages of 32 KiB in a step, each of nine segments in two groups; and words, of a group each.
+    let steps = 5 + WARM_UP;
+    assert!(parity("--fec 8,2") >= steps * 6 * 4);
+    assert_eq!(parity("--class pp --fec off"), 0);
+    let who = who(&args("--class pp --priority 3 --stage 2"), 1, 2);
+    assert_eq!((who.semantics.class, who.semantics.priority, who.semantics.stage), (2, 3, 2));
+}
+
 #[test]
 fn a_test_lasts_as_many_steps_or_as_long_as_asked() {
     let tallies = run(Workload::AllReduce, 2, "-s 4k -D 100ms");

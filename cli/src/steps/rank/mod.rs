@@ -6,7 +6,7 @@
 mod meet;
 mod word;
 
-pub use word::{Failure, Test, Who};
+pub use word::{Failure, Sent, Test, Who};
 
 use super::collective::{Out, Step};
 use super::tally::Tally;
@@ -72,7 +72,8 @@ pub struct Rank<I: PortIo + 'static> {
     piece: usize,
     spare: Vec<Buf>,
     outstanding: usize,
-    counted: (u64, u64),
+    /// What had been sent when the step began.
+    counted: Sent,
     /// What each test came to: of rank 0, the slowest rank's times.
     pub tallies: Vec<Tally>,
     /// Of rank 0: how many have said what it waits for, and the slowest of them.
@@ -119,7 +120,7 @@ impl<I: PortIo + 'static> Rank<I> {
             piece: 0,
             spare: Vec::new(),
             outstanding: 0,
-            counted: (0, 0),
+            counted: Sent::default(),
             tallies,
             said: 0,
             slowest: 0,
@@ -334,10 +335,10 @@ impl<I: PortIo + 'static> Rank<I> {
 
     /// Rank 0 waits for a word of everybody, and says what is next.
     fn count(&mut self, word: Word) -> Result<(), Failure> {
-        if let Word::Done { ns, wrong, segments, again } = word {
+        if let Word::Done { ns, wrong, sent } = word {
             self.slowest = self.slowest.max(ns);
             if let Some(tally) = self.tallies.get_mut(self.test) {
-                tally.add(wrong, segments, again);
+                tally.add(wrong, &sent);
             }
         }
         self.said += 1;
@@ -403,8 +404,7 @@ impl<I: PortIo + 'static> Rank<I> {
                 }
             }
         }
-        let counters = self.reliable.counters();
-        self.counted = (counters.sent(Kind::Data), counters.retransmitted);
+        self.counted = self.sent();
         self.state = State::Ready;
         self.report(Word::Ready {})
     }
@@ -412,6 +412,16 @@ impl<I: PortIo + 'static> Rank<I> {
     fn buffer(&mut self) -> Buf {
         let piece = self.piece;
         self.spare.pop().filter(|buf| buf.len() >= piece).unwrap_or_else(|| vec![0; piece].into())
+    }
+
+    /// What was sent so far.
+    fn sent(&self) -> Sent {
+        let counters = self.reliable.counters();
+        Sent {
+            segments: counters.sent(Kind::Data),
+            again: counters.retransmitted,
+            parity: counters.sent(Kind::Parity),
+        }
     }
 
     fn go(&mut self) -> Result<(), Failure> {
@@ -446,7 +456,7 @@ impl<I: PortIo + 'static> Rank<I> {
             len: bytes.len() as u64,
             communicator: DATA,
             // Others wait for it: the whole step does.
-            semantics: Semantics { step: self.step as u32, sync: true, ..Semantics::default() },
+            semantics: Semantics { step: self.step as u32, sync: true, ..self.who.semantics },
             ..SendRequest::default()
         };
         match self.reliable.post_send(session, &request, buf) {
@@ -475,17 +485,20 @@ impl<I: PortIo + 'static> Rank<I> {
     fn step_is_done(&mut self, ns: u64) -> Result<(), Failure> {
         self.state = State::Waiting;
         let wrong = self.part.as_ref().map_or(0, Step::wrong);
-        let counters = self.reliable.counters();
-        let segments = counters.sent(Kind::Data) - self.counted.0;
-        let again = counters.retransmitted - self.counted.1;
+        let (now, before) = (self.sent(), self.counted);
+        let sent = Sent {
+            segments: now.segments - before.segments,
+            again: now.again - before.again,
+            parity: now.parity - before.parity,
+        };
         if self.who.rank != 0
             && let Some(tally) = self.tallies.get_mut(self.test)
         {
-            tally.add(wrong, segments, again);
+            tally.add(wrong, &sent);
             if self.step >= WARM_UP {
                 tally.record(ns);
             }
         }
-        self.report(Word::Done { ns, wrong, segments, again })
+        self.report(Word::Done { ns, wrong, sent })
     }
 }

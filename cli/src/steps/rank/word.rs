@@ -1,12 +1,13 @@
 //! What ranks agree on, and what they say to each other.
 
 use super::super::collective::Workload;
+use roce_proto::wire::shim::Semantics;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::time::Duration;
 
 /// Version of the words below.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 
 /// A test: steps of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,13 +41,24 @@ pub(super) enum Word {
     /// Of rank 0: begin.
     Go {},
     /// To rank 0: my part is done.
-    Done { ns: u64, wrong: u64, segments: u64, again: u64 },
+    Done { ns: u64, wrong: u64, sent: Sent },
     /// Of rank 0: that was all.
     Finish {},
     /// To rank 0: I know.
     Bye {},
     /// To all: there is no going on, because of that rank.
     Abort { rank: u32, why: String },
+}
+
+/// What a rank's transport sent in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sent {
+    /// Segments, those sent again included.
+    pub segments: u64,
+    /// Of them, those sent again.
+    pub again: u64,
+    /// Packets of parity.
+    pub parity: u64,
 }
 
 /// Why there is no going on, and because of which rank.
@@ -67,4 +79,6 @@ pub struct Who {
     pub ranks: u32,
     /// How long it waits.
     pub wait: Duration,
+    /// What it says of the messages of a step.
+    pub semantics: Semantics,
 }
