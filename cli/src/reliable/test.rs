@@ -531,3 +531,45 @@ pub(super) fn serve<I: PortIo + 'static>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::made_up::Machine;
+
+    fn test(kind: TestKind, bidirectional: bool, peers: u16) -> Test {
+        let spec = TestSpec {
+            kind,
+            size: 1 << 20,
+            qps: 1,
+            tx_depth: 128,
+            rx_depth: 3,
+            iters: Some(1),
+            duration_ms: None,
+            bidirectional,
+            rate: None,
+        };
+        Test { spec, peers, memory: 8 << 20 }
+    }
+
+    #[test]
+    fn a_side_has_memory_for_what_it_sends_and_receives() {
+        let most = |test: &Test| [true, false].map(|client| test.most(client) >> 20);
+        // Eight sends of 1 MiB are in 8 MiB, and receives are as deep as asked; of many peers, two each.
+        assert_eq!(most(&test(TestKind::Bw, false, 1)), [8, 3]);
+        assert_eq!(most(&test(TestKind::Bw, true, 1)), [11, 11]);
+        assert_eq!(most(&test(TestKind::Bw, false, 100)), [8, 200]);
+        assert_eq!(most(&test(TestKind::Lat, false, 1)), [5, 4]);
+    }
+
+    #[test]
+    fn what_a_side_has_no_memory_for_is_refused_there() {
+        let machine = Machine::new();
+        machine.file("/proc/meminfo", "MemAvailable: 5120 kB\n");
+        let test = test(TestKind::Bw, false, 1);
+        let check = |client| test.check(Some(TestKind::Bw), client, &machine.host);
+        assert_eq!(check(false), Ok(()));
+        let refused = check(true).unwrap_err();
+        assert!(refused.contains("take 8 MiB") && refused.contains("5 MiB are left"), "{refused}");
+    }
+}
