@@ -308,10 +308,7 @@ pub fn look(args: &EndpointArgs, role: Role, verbosity: u8) -> Result<(Eal, Stri
     Ok((eal, plan.selector))
 }
 
-/// Starts DPDK with the devices of `plan`, for a command that is no endpoint. Once per process.
-///
-/// # Errors
-/// One neighbour with two MAC addresses: which is meant?
+/// Refuses one neighbour with two MAC addresses: which is meant?
 fn check_neighbours(given: &[NeighbourArg]) -> Result<(), Error> {
     for (at, one) in given.iter().enumerate() {
         if given.iter().take(at).any(|other| other.ip == one.ip) {
@@ -321,6 +318,9 @@ fn check_neighbours(given: &[NeighbourArg]) -> Result<(), Error> {
     Ok(())
 }
 
+/// Starts DPDK with the devices of `plan`, for a command that is no endpoint. Once per process.
+///
+/// # Errors
 /// Cores that there are not, and whatever DPDK or the driver does not allow, with what to do about it.
 pub fn start_for(
     plan: &Plan,

@@ -4,7 +4,6 @@
 use rustix::process::Signal;
 use serde_json::Value;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use testbed_net::{Ended, Namespace, Process, Veth, allowed, veth};
 
@@ -96,11 +95,10 @@ fn ranks_of_one_process_need_nothing() {
     assert!((rate("bus_bits_per_second") / bus - 1.0).abs() < 1e-9, "{result:#}");
 }
 
-/// Two processes with torchrun's variables and nothing else: MASTER_ADDR is of another network, as torchrun's usually is.
+/// Two processes with a port and an address each; the rest is by torchrun's variables.
 #[test]
 fn a_pair_meets_over_memif_by_the_variables_of_torchrun() {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let socket = format!("spw-steps-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let socket = format!("spw-steps-{}", std::process::id());
     let rank = |rank: u32, role: &str| {
         let variables = [
             ("RANK", rank.to_string()),

@@ -116,9 +116,9 @@ fn messages_spread_over_all_paths_in_both_families() {
         return;
     }
     let bed = Bed::up("--paths 4");
-    for (to, paths) in [("10.78.201.1", "32"), ("fd78:201::1", "32")] {
+    for to in ["10.78.201.1", "fd78:201::1"] {
         bed.run("status", "--reset").ok();
-        let result = bed.bw(to, &format!("-s 64k -n 400 --paths {paths}"));
+        let result = bed.bw(to, "-s 64k -n 400 --paths 32");
         assert_eq!(result["client_to_server"]["received"], 400, "{result:#}");
         let status = bed.status();
         let rows = status["results"].as_array().unwrap();

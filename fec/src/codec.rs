@@ -135,7 +135,7 @@ pub(crate) fn count(given: usize, wanted: usize) -> Result<(), Error> {
 }
 
 /// All of one length, and not empty; each comes with its number.
-pub(crate) fn one_length<'a>(shards: impl IntoIterator<Item = (usize, &'a [u8])>) -> Result<usize, Error> {
+pub(crate) fn one_length<'a>(shards: impl IntoIterator<Item = (usize, &'a [u8])>) -> Result<(), Error> {
     let mut wanted = None;
     for (shard, bytes) in shards {
         let wanted = *wanted.get_or_insert(bytes.len().max(1));
@@ -143,5 +143,5 @@ pub(crate) fn one_length<'a>(shards: impl IntoIterator<Item = (usize, &'a [u8])>
             return Err(Error::Length { shard, given: bytes.len(), wanted });
         }
     }
-    Ok(wanted.unwrap_or_default())
+    Ok(())
 }

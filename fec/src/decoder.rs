@@ -42,7 +42,10 @@ impl Decoder {
     pub fn new(code: ReedSolomon) -> Decoder {
         let (data, parity) = (code.data_shards(), code.parity_shards());
         // No group uses no shard, so an entry of zeros is nobody's.
-        let empty = || Cached { used: Pattern::default(), coefficients: room(&code, data, parity.min(data)) };
+        let empty = || Cached {
+            used: Pattern::default(),
+            coefficients: Matrix::with_room(code.kernel(), data, parity.min(data)),
+        };
         let cache = (0..CACHED).map(|_| empty()).collect();
         let square = vec![0; parity * parity];
         Decoder { cache, oldest: 0, inverted: square.clone(), square, hits: 0, code }
@@ -143,8 +146,4 @@ impl Decoder {
         });
         entry
     }
-}
-
-fn room(code: &ReedSolomon, columns: usize, rows: usize) -> Matrix {
-    Matrix::with_room(code.kernel(), columns, rows)
 }

@@ -1,8 +1,8 @@
 //! Forward error correction for small groups of packets: bytes and numbers in, bytes and numbers out. No packets, no clock.
 //!
 //! * [`ReedSolomon`] is a systematic Reed–Solomon code over GF(2⁸): `k` data shards as they are, and `r` parity shards, of
-//!   which any `k` of all `k + r` give the data back. [`Decoder`] does that. Both are behind [`Codec`], so that another code
-//!   can take their place; [`CodecId`] is how the wire names it.
+//!   which any `k` of all `k + r` give the data back. [`Decoder`] does that, for this code only. Encoding is behind [`Codec`];
+//!   [`CodecId`] is how the wire names a code.
 //! * [`kernel`] holds what multiplies shards by coefficients: a readable oracle, and one implementation for each
 //!   instruction set, of which [`kernel::best`] chooses at run time. All give the same bytes.
 //! * [`policy`] turns what a message is and what the network does into a strength, or into none.
@@ -10,7 +10,7 @@
 //! The parity equals that of the crate `reed-solomon-erasure` for the same data, which is also what `klauspost/reedsolomon`
 //! and Backblaze's library make: a Vandermonde matrix, multiplied by the inverse of its top square.
 //!
-//! After construction nothing here allocates.
+//! Codes and decoders allocate nothing after construction. A [`Workshop`] makes a code when it is first used.
 
 // The single exception are the calls that enter an instruction set which was found at run time, in `kernel/dispatch.rs`,
 // and those that enter ISA-L.

@@ -1,4 +1,4 @@
-//! Those who encode and decode: our default kernel, ISA-L, `reed-solomon-erasure` and `reed-solomon-simd`. Each has the same data in
+//! Those who encode and decode: our default and AVX2 kernels, ISA-L, `reed-solomon-erasure` and `reed-solomon-simd`. Each has the same data in
 //! memory of its own, all of which fits the second-level cache.
 
 use fec::kernel::Kernel;

@@ -162,7 +162,8 @@ fn report(setup: &Setup, transfer: &Transfer, stop: &Stop) -> Result<Value, Fail
     serde_json::from_str(&output).map_err(|e| Failure::Said(format!("spraywire's JSON cannot be read: {e}")))
 }
 
-fn sample(report: &Value, what: &str) -> Result<Sample, Failure> {
+/// A figure of the client's report, with what explains it.
+pub(super) fn sample(report: &Value, what: &str) -> Result<Sample, Failure> {
     let at = "/results/0/client_to_server";
     let value = number(report, &format!("{at}/{what}"))?;
     if number(report, &format!("{at}/received"))? == 0.0 {

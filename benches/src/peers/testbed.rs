@@ -1,10 +1,11 @@
 //! Pairs of `spraywire bw` at both ends of a `spraywire testbed`: routers and paths of the kernel.
 
-use super::spraywire::{WAITING, number};
+use super::reliable::sample;
+use super::spraywire::WAITING;
 use super::{END, START, Setup};
 use crate::child::{Child, Failure, Stop};
 use crate::contest::Sample;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -76,11 +77,7 @@ pub fn goodput(setup: &Setup, bed: &Bed, paths: u32, size: usize, stop: &Stop) -
     server.finish(END)?;
     let report: Value = serde_json::from_str(&output)
         .map_err(|e| Failure::Said(format!("spraywire's JSON cannot be read: {e}")))?;
-    let value = number(&report, "/results/0/client_to_server/goodput_bits_per_second")?;
-    let get = |pointer: &str| report.pointer(pointer).cloned().unwrap_or_default();
-    let detail =
-        json!({"client": get("/results/0/reliable/client"), "server": get("/results/0/reliable/server")});
-    Ok(Sample { value, detail })
+    sample(&report, "goodput_bits_per_second")
 }
 
 #[cfg(test)]

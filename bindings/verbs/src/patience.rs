@@ -75,6 +75,8 @@ mod tests {
         let waited = std::thread::scope(|scope| {
             scope.spawn(|| {
                 if !scheduled(0) {
+                    // The waiter has no CPU either, and says so.
+                    held.store(true, Ordering::Relaxed);
                     return;
                 }
                 let guard = lock(&mutex);

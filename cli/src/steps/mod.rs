@@ -126,7 +126,8 @@ pub fn run(args: &BwArgs, workload: Workload, verbosity: u8, stop: &Stop) -> Res
         Place::Here { ranks } => (ranks, ranks),
         Place::Rank { ranks, .. } => (ranks, 1),
     };
-    let largest = args.step_tests(workload, ranks).iter().map(|test| test.size).max().unwrap_or(0);
+    let tests = args.step_tests(workload, ranks);
+    let largest = tests.iter().map(|test| test.size).max().unwrap_or(0);
     let needs = largest.saturating_mul(workload.buffers()).saturating_mul(here_now.into());
     let (rank, ranks, outcome) = match place {
         Place::Here { ranks } => {
@@ -151,7 +152,6 @@ pub fn run(args: &BwArgs, workload: Workload, verbosity: u8, stop: &Stop) -> Res
         }
     };
     let (tallies, interrupted) = outcome?;
-    let tests = args.step_tests(workload, ranks);
     let mut out = target.text();
     // One table is enough for all.
     if rank == 0 {

@@ -19,7 +19,7 @@ use crate::{af_packet, control, hint, log, tap};
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 /// A handle on DPDK's environment. Cheap to clone; every pool, port, queue and registered thread holds one. The last one closes all
-/// ports.
+/// ports; of memif ports it removes the sockets.
 #[derive(Clone)]
 pub struct Eal(pub(crate) Arc<Inner>);
 
@@ -35,8 +35,7 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Closes every port. What a driver keeps beside the process goes with that: the socket of a memif server, the XDP program of an
-    /// interface.
+    /// Closes every port. What a driver keeps beside the process goes with that, as the XDP program of an interface does.
     ///
     /// At the `end` of a process a memif port only loses its socket. Closed, it would be freed while the driver still listens to its
     /// peer on a thread of DPDK's, which then, if the peer hangs up before the process is gone, reads what was freed (memif_intr_handler
@@ -293,7 +292,7 @@ impl Eal {
     }
 
     /// Closes every port and gives DPDK's memory back. For a process that goes on without DPDK. Before the end of a process it is
-    /// enough to drop the last handle, which closes the ports: all else that DPDK has goes with the process, and its threads may
+    /// enough to drop the last handle, which closes the ports or what would outlive them: all else that DPDK has goes with the process, and its threads may
     /// still be using it until then. DPDK cannot be started again afterwards.
     ///
     /// # Errors

@@ -287,6 +287,12 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
 }
 
 impl<I: PortIo, B: Buffer> Port<I, B> {
+    /// [`send`] of a frame of the port's own accord.
+    fn say(&mut self, frame: &Reply<'_>) -> bool {
+        let capture = self.capture.as_ref();
+        send(&mut self.io, &mut self.tx, &mut self.runs, &mut self.unsealed, capture, frame)
+    }
+
     #[cold]
     fn on_timers(&mut self, core: &mut Core<B>, now: Instant) {
         let addrs = self.local.addrs.len();
@@ -297,14 +303,7 @@ impl<I: PortIo, B: Buffer> Port<I, B> {
             // One worker of those that share a port says it.
             if self.local.is_first_to_say(say)
                 && let Some(frame) = announcement(say, &self.local)
-                && !send(
-                    &mut self.io,
-                    &mut self.tx,
-                    &mut self.runs,
-                    &mut self.unsealed,
-                    self.capture.as_ref(),
-                    &frame,
-                )
+                && !self.say(&frame)
             {
                 return;
             }
@@ -340,14 +339,7 @@ impl<I: PortIo, B: Buffer> Port<I, B> {
                 continue;
             }
             if let Some(request) = request(ip, to, &self.local)
-                && !send(
-                    &mut self.io,
-                    &mut self.tx,
-                    &mut self.runs,
-                    &mut self.unsealed,
-                    self.capture.as_ref(),
-                    &request,
-                )
+                && !self.say(&request)
             {
                 return self.local.neighbours.not_sent(ip, now);
             }

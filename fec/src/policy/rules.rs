@@ -34,7 +34,7 @@ pub fn wants_protection(message: &Message) -> bool {
 /// where the message would be late by it: a deadline of four round trips leaves time for a loss, its report, the repair, and one
 /// more of each.
 pub fn repair_is_faster(policy: &Policy, message: &Message, network: &Network) -> bool {
-    let has_time = message.deadline > 4 * network.round_trip && message.deadline > 0;
+    let has_time = message.deadline > 4 * network.round_trip;
     message.segments > 0 && network.round_trip > policy.short_round_trip && !has_time
 }
 

@@ -309,7 +309,6 @@ impl Engine {
         buf: &mut [u8],
     ) -> Transmit {
         let clock = self.clock;
-        // Another path than the one that lost it.
         let protecting = !again && self.sessions[slot].tx.protecting != 0;
         let path = if let Some(path) = on {
             path
@@ -317,6 +316,7 @@ impl Engine {
             // Its parity goes on others.
             self.data_path(slot)
         } else {
+            // Another path than the one that lost it.
             self.next_path(slot, again.then_some(self.segments.get(record).path))
         };
         let segment = self.segments.get_mut(record);

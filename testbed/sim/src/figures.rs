@@ -8,9 +8,9 @@ use std::time::Duration;
 /// What was seen of segments between the network and the engines.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// Segments that were lost and have not come since, by session id and sequence, and when they were lost first.
+    /// Segments that had a packet of their own, were lost and have not come since, by session id and sequence, and when they were lost first.
     lost: HashMap<(u64, Seq), Instant>,
-    /// From a segment's first loss to its arrival.
+    /// From such a segment's first loss to its arrival. Those recovered from parity do not arrive.
     pub repairs: Vec<Duration>,
     /// When a new segment came last.
     last: Option<Instant>,

@@ -43,7 +43,7 @@ pub struct Report {
     pub bytes: u64,
     /// Segments found lost: by a gap on their path, across paths by time, by the receiver's deadline, by a time-out.
     pub found: [u64; 4],
-    /// From each segment's first loss to its arrival, in order of size.
+    /// From the first loss of each segment that had a packet of its own to its arrival, in order of size.
     pub repairs: Vec<Duration>,
     /// The mean round trip, queues included.
     pub round_trip: Duration,
@@ -118,7 +118,7 @@ impl Report {
     }
 }
 
-fn quantile(sorted: &[Duration], q: f64) -> Option<Duration> {
+pub(crate) fn quantile(sorted: &[Duration], q: f64) -> Option<Duration> {
     let last = sorted.len().checked_sub(1)?;
     sorted.get((last as f64 * q).round() as usize).copied()
 }

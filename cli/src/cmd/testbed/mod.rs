@@ -318,9 +318,9 @@ fn described(plan: &Plan) -> Value {
 
 /// The testbed of that name.
 fn find(held: &Held, name: &Name) -> Result<State, Error> {
+    let there = tools::namespaces(&plan::prefix(&name.0));
     match held.state(&name.0) {
-        Some(state) if !tools::namespaces(&state.plan.prefix()).is_empty() => {
-            let there = tools::namespaces(&state.plan.prefix());
+        Some(state) if !there.is_empty() => {
             match state.plan.namespaces().into_iter().find(|name| !there.contains(name)) {
                 None => Ok(state),
                 Some(gone) => Err(Error::failed(format_args!("{gone} is gone"))

@@ -1,5 +1,5 @@
 //! What the many-path part of the protocol promises, as scenarios with figures: [`paths`] has one network for each promise, [`permutation`] the
-//! traffic that other simulators publish figures of.
+//! traffic that other simulators publish figures of, [`tail`] collectives with mechanisms switched off.
 
 pub mod paths;
 pub mod permutation;

@@ -56,7 +56,7 @@ pub struct Cell {
 pub struct Tail {
     /// The time that 99 of 100 sends did not exceed, from post to acknowledgement.
     pub message: Duration,
-    /// The median step, from the first post to the last arrival.
+    /// The median step, from the first post to the last acknowledgement.
     pub step_p50: Duration,
     /// The step that 99 of 100 did not exceed.
     pub step_p99: Duration,
@@ -169,12 +169,7 @@ impl Cell {
         let end = steps.iter().map(|s| s.1).max().unwrap_or_default();
         let mut times: Vec<Duration> = steps.iter().map(|s| s.1.saturating_sub(s.0)).collect();
         times.sort_unstable();
-        let at = |q: f64| {
-            times
-                .get((times.len().saturating_sub(1) as f64 * q).round() as usize)
-                .copied()
-                .unwrap_or_default()
-        };
+        let at = |q| crate::report::quantile(&times, q).unwrap_or_default();
         let tail = Tail {
             message: report.quantile(0.99).unwrap_or_default(),
             step_p50: at(0.5),
