@@ -65,7 +65,9 @@ pub fn interface(host: &Host, name: &str) -> Option<Interface> {
         name: name.to_owned(),
         mac: host.read(&of("address")).unwrap_or_default(),
         mtu,
-        up: host.read(&of("operstate")).is_none_or(|s| s == "up" || s == "unknown"),
+        // The kernel takes up to a second until its word follows the carrier, which can be read only while the interface is up.
+        up: host.number(&of("carrier")) == Some(1)
+            || host.read(&of("operstate")).is_none_or(|s| s == "up" || s == "unknown"),
         loopback: kind == LOOPBACK,
         ethernet: kind == ETHERNET,
         driver: host.target(&of("device/driver")).unwrap_or_else(virtual_kind),

@@ -44,9 +44,10 @@ fn every_step_of_every_size_is_right() {
 #[test]
 fn losses_change_no_value() {
     for workload in [Workload::AllReduce, Workload::AllToAll] {
-        for size in ["64", "20k", "300k"] {
-            let tallies = run(workload, 3, &format!("-s {size} -n 30 --loss 2% --paths 4"));
-            assert_eq!((tallies[0].steps(), tallies[0].wrong), (30, 0), "{workload:?} of {size}");
+        // Steps of single packets lose one rarely.
+        for (size, steps) in [("64", 300), ("20k", 30), ("300k", 30)] {
+            let tallies = run(workload, 3, &format!("-s {size} -n {steps} --loss 2% --paths 4"));
+            assert_eq!((tallies[0].steps(), tallies[0].wrong), (steps, 0), "{workload:?} of {size}");
             let json = tallies[0].to_json(workload, 3, 1);
             assert!(json["retransmitted"].as_u64() > Some(0), "{json:#}");
         }

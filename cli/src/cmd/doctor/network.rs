@@ -256,7 +256,9 @@ mod tests {
         machine.nic("eth1", 1500, "0000:03:00.0");
         let level = || only(&check(&machine.host, &ask("--port net_af_xdp0,iface=eth1")), "interface").level;
         assert_eq!(level(), Level::Ok);
-        machine.file("/sys/class/net/eth1/operstate", "down\n");
+        machine.file("/sys/class/net/eth1/operstate", "down\n").file("/sys/class/net/eth1/carrier", "1\n");
+        assert_eq!(level(), Level::Ok, "the carrier is there before the kernel says so");
+        machine.file("/sys/class/net/eth1/carrier", "0\n");
         assert_eq!(level(), Level::Problem);
         machine.file("/sys/class/net/eth1/operstate", "up\n").file("/sys/class/net/eth1/type", "772\n");
         assert_eq!(level(), Level::Problem);
