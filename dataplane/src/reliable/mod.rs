@@ -22,11 +22,11 @@ use crate::worker::{Progress, Worker};
 use parity::ParityStore;
 use place::{Places, take};
 use roce_proto::time::Instant;
-pub use roce_proto::transport::Counters;
 use roce_proto::transport::{
     Address, Completion, Config, ConfigError, ConnectError, Engine, Event, Operation, Origin, PostError,
     RecvRequest, SendRequest, SessionKey, SessionStats, Source, Transmit,
 };
+pub use roce_proto::transport::{ClassCounters, Counters};
 use roce_proto::types::{QKey, Qpn};
 use roce_proto::wire::frame::Ip;
 use roce_proto::wire::shim::segment_size;

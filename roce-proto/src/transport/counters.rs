@@ -2,6 +2,44 @@
 
 use super::api::{Drop, Received};
 use crate::wire::shim::Kind;
+use fec::policy::Class;
+
+/// Classes that are counted by themselves.
+pub const CLASSES: usize = 4;
+
+/// What an engine counts of a class of traffic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassCounters {
+    /// Messages posted to send. Those without a class are counted only where everything is protected: else nobody pays for them.
+    pub messages: u64,
+    /// Segments of protected messages, sent for the first time.
+    pub protected: u64,
+    /// Segments that did not come and were recovered here.
+    pub repaired: u64,
+    /// Segments sent again.
+    pub retransmitted: u64,
+    /// Of them, those of protected messages, each once: what parity was there for and did not save.
+    pub residual: u64,
+    /// Parity shards sent.
+    pub parity: u64,
+    /// Their bytes, without headers.
+    pub parity_bytes: u64,
+}
+
+impl ClassCounters {
+    /// What was counted since.
+    pub fn since(&self, before: &ClassCounters) -> ClassCounters {
+        ClassCounters {
+            messages: self.messages - before.messages,
+            protected: self.protected - before.protected,
+            repaired: self.repaired - before.repaired,
+            retransmitted: self.retransmitted - before.retransmitted,
+            residual: self.residual - before.residual,
+            parity: self.parity - before.parity,
+            parity_bytes: self.parity_bytes - before.parity_bytes,
+        }
+    }
+}
 
 /// The counters of an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +60,8 @@ pub struct Counters {
     pub sent: [u64; Kind::ALL.len()],
     /// Segments sent behind another in its packet. Everywhere else such a segment counts as a packet of its own.
     pub bundled: u64,
+    /// Of each class, by its number on the wire ([`Class::to_wire`](fec::policy::Class::to_wire)); classes without a name count as the first.
+    pub classes: [ClassCounters; CLASSES],
     /// Segments of protected messages, sent for the first time.
     pub protected: u64,
     /// Segments that were lost and waited for their repair.
@@ -66,6 +106,11 @@ impl Counters {
             + self.shards
             + self.taken.iter().sum::<u64>()
             + self.dropped.iter().sum::<u64>()
+    }
+
+    /// The counters of a class, by its number on the wire.
+    pub(super) fn class(&mut self, number: u8) -> &mut ClassCounters {
+        &mut self.classes[usize::from(Class::from_wire(number).to_wire()) % CLASSES]
     }
 
     /// Packets of a kind that were sent.

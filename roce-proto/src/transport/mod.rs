@@ -46,7 +46,7 @@ pub use api::{
     Placement, PostError, Received, RecvRequest, SendRequest, SessionKey, Source, Status, Transmit,
 };
 pub use config::{Algorithm, Config, ConfigError, Limits, Mechanisms, Times};
-pub use counters::Counters;
+pub use counters::{CLASSES, ClassCounters, Counters};
 pub use engine::Engine;
 pub use path::{PathState, PathStats};
 pub use protect::{Fec, Protect, Repair, Shards};

@@ -186,6 +186,7 @@ impl Engine {
         if !fits(s, u64::from(segment.bytes)) {
             return Err(Blocked::Waits);
         }
+        let first = !segment.again;
         s.tx.requested -= 1;
         self.segments.resent(record);
         let send = &mut self.sends[self.segments.get(record).message];
@@ -193,6 +194,9 @@ impl Engine {
             s.tx.doubtful = s.tx.doubtful.saturating_add(1);
             s.stats.retransmitted += 1;
             self.counters.retransmitted += 1;
+            let counted = self.counters.class(send.semantics.class);
+            counted.retransmitted += 1;
+            counted.residual += u64::from(send.protection.is_some() && first);
             send.again += 1;
         }
         Ok((self.segments.seq(record), record))

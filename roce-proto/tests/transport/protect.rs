@@ -331,3 +331,38 @@ fn parity_of_a_group_is_spread_and_a_repair_is_told_at_once() {
     let order = ORDER.lock().unwrap();
     assert_eq!(*order, [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (1, 1), (2, 1), (3, 1)]);
 }
+
+/// Each class has counters of its own, at the side where a thing happens.
+#[test]
+fn classes_are_counted_by_themselves() {
+    let mut net = pair_by_32();
+    let tagged = |class| Semantics { class, ..GRADIENT };
+    // Of gradients one is lost of each group, of activations more than can be repaired, of the others none.
+    net.filter = |bytes| {
+        fresh(bytes).is_none_or(|d| match d.semantics.class {
+            1 => d.segment % 32 != 3,
+            2 => d.segment >= 5,
+            _ => true,
+        })
+    };
+    for (class, len) in [(1, 100_000), (2, 32_000), (3, 2_500), (9, 1_000), (0, 1_000)] {
+        exchange(&mut net, len, tagged(class));
+    }
+    let (sent, came) = (net.hosts[0].engine.counters(), net.hosts[1].engine.counters());
+    let of = |class: usize| {
+        let (s, r) = (sent.classes[class], came.classes[class]);
+        (s.messages, s.protected, s.parity, s.parity_bytes, r.repaired, s.retransmitted, s.residual)
+    };
+    assert_eq!(of(1), (1, 100, 16, 16_000, 4, 0, 0));
+    let (messages, protected, parity, bytes, repaired, again, residual) = of(2);
+    assert_eq!((messages, protected, parity, bytes), (1, 32, 4, 4_000));
+    // One that comes again makes the others repairable.
+    assert!(again == 5 && residual == 5 && repaired <= 4, "{again} {residual} {repaired}");
+    assert_eq!(of(3), (1, 3, 4, 4_000, 0, 0, 0));
+    // A class without a name is none.
+    assert_eq!(of(0), (2, 2, 8, 8_000, 0, 0, 0));
+    assert_eq!(sent.classes.iter().map(|c| c.protected).sum::<u64>(), sent.protected);
+    assert_eq!(sent.classes.iter().map(|c| c.parity).sum::<u64>(), sent.sent(Kind::Parity));
+    assert_eq!(came.classes.iter().map(|c| c.repaired).sum::<u64>(), came.repaired);
+    assert_eq!(sent.classes.iter().map(|c| c.retransmitted).sum::<u64>(), sent.retransmitted);
+}

@@ -26,6 +26,8 @@ pub struct Group {
     count: u8,
     stride: u8,
     granted: bool,
+    /// The class of its message.
+    class: u8,
     /// Which parity shards there are.
     have: u16,
     /// Where they lie.
@@ -188,6 +190,7 @@ impl Engine {
             count: parity.segments,
             stride: parity.stride,
             granted: first.granted,
+            class: first.semantics.class,
             have: 0,
             shards: List::default(),
         };
@@ -365,6 +368,7 @@ impl Engine {
             self.finish_receive(receive, Status::Success, m.length);
         }
         self.counters.repaired += u64::from(lost);
+        self.counters.class(g.class).repaired += u64::from(lost);
         // The sender is waiting to hear whether it has to send again.
         self.owe(slot, due::FEEDBACK);
         Some(repair)

@@ -105,18 +105,29 @@ impl Engine {
         semantics: &Semantics,
         segments: u32,
     ) -> Option<Protection> {
-        let s = &self.sessions[slot];
-        if s.codecs & CODECS == 0 {
+        let protect = self.config.fec.protect;
+        let untagged = Class::from_wire(semantics.class) == Class::Untagged;
+        if untagged && !matches!(protect, Protect::Everything(_)) {
             return None;
         }
-        match self.config.fec.protect {
-            Protect::Nothing => None,
-            Protect::ByTag if Class::from_wire(semantics.class) == Class::Untagged => None,
-            protect => self.ask_policy(slot, semantics, segments, protect),
-        }
+        self.counted_protection(slot, semantics, segments, protect)
     }
 
     #[cold]
+    fn counted_protection(
+        &mut self,
+        slot: u32,
+        semantics: &Semantics,
+        segments: u32,
+        protect: Protect,
+    ) -> Option<Protection> {
+        self.counters.class(semantics.class).messages += 1;
+        if protect == Protect::Nothing || self.sessions[slot].codecs & CODECS == 0 {
+            return None;
+        }
+        self.ask_policy(slot, semantics, segments, protect)
+    }
+
     fn ask_policy(
         &mut self,
         slot: u32,
@@ -183,6 +194,7 @@ impl Engine {
             protecting.run = Some(Run { send: at, block, next: 0 });
         }
         self.counters.protected += 1;
+        self.counters.class(send.semantics.class).protected += 1;
     }
 
     /// Whether a block of a session's message at hand has begun and not ended: no other may take its turn.
@@ -268,6 +280,10 @@ impl Engine {
             *place = parity.to_bytes();
         }
         self.counters.sent[Kind::Parity as usize] += 1;
+        let len = (send.len - offset).min(segment) as u32;
+        let counted = self.counters.class(send.semantics.class);
+        counted.parity += 1;
+        counted.parity_bytes += u64::from(len);
         let shards = Shards {
             token: send.token,
             length: send.len,
@@ -276,7 +292,7 @@ impl Engine {
             stride: u64::from(stride) * segment,
             count,
             index,
-            len: (send.len - offset).min(segment) as u32,
+            len,
         };
         let to = Destination::Session(self.key(slot));
         let header_len = Parity::LEN as u16;
