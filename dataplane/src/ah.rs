@@ -1,7 +1,7 @@
 //! Address handles: where a datagram goes, with its headers precomputed.
 
 use roce_proto::wire::ethernet::{MacAddr, VlanTag};
-use roce_proto::wire::ud::{Route, Template};
+use roce_proto::wire::ud::Template;
 use slotmap::new_key_type;
 use std::net::IpAddr;
 
@@ -147,6 +147,5 @@ pub(crate) struct Ah {
     pub ready: bool,
     /// Something was sent by it since the neighbour table last looked.
     pub used: bool,
-    pub route: Route,
     pub template: Template,
 }

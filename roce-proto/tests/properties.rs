@@ -304,6 +304,23 @@ proptest! {
         prop_assert_eq!(frame, build(&Route { src_port: port, ..route }, &send, &[]));
     }
 
+    #[test]
+    fn a_template_tells_its_route_and_takes_another_next_hop(
+        route in route(), send in send(), payload in vec(any::<u8>(), 0..40), mac: [u8; 6],
+    ) {
+        let mut template = Template::new(&route);
+        prop_assert_eq!(template.route(), route);
+        prop_assert_eq!(template.is_tagged(), route.vlan.is_some());
+        template.set_dst_mac(MacAddr(mac));
+        let moved = Route { dst_mac: MacAddr(mac), ..route };
+        prop_assert_eq!(template.route(), moved);
+        let mut frame = vec![0; template.frame_len(send.imm.is_some(), payload.len())];
+        let at = template.header_len(send.imm.is_some());
+        frame[at..at + payload.len()].copy_from_slice(&payload);
+        template.emit(&send, payload.len(), &mut frame).expect("the exact length");
+        prop_assert_eq!(frame, build(&moved, &send, &payload));
+    }
+
     /// Changing one bit anywhere from the IP header to the pad breaks the ICRC, unless the standard masks it.
     #[test]
     fn the_icrc_covers_all_but_what_routers_change(

@@ -9,7 +9,6 @@ use crate::qp::{CqKey, PostError, Qp, QpChange, QpConfig, QpCounters, QpError, Q
 use crate::ring::Ring;
 use roce_proto::types::{PKey, Psn, Qpn};
 use roce_proto::wire::ethernet::MacAddr;
-use roce_proto::wire::ud::Template;
 use slotmap::SlotMap;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -324,8 +323,7 @@ impl<B> Core<B> {
             let Some(ah) = self.ahs.get_mut(*key) else { continue };
             ah.ready = mac.is_some();
             if let Some(mac) = mac {
-                ah.route.dst_mac = mac;
-                ah.template = Template::new(&ah.route);
+                ah.template.set_dst_mac(mac);
             }
         }
     }

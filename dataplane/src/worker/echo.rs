@@ -79,7 +79,8 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         if !ah.ready {
             return Err(EchoError::Unresolved);
         }
-        let header = match ah.route.ip {
+        let route = ah.template.route();
+        let header = match route.ip {
             IpRoute::V4 { .. } => ipv4::Header::LEN,
             IpRoute::V6 { .. } => ipv6::Header::LEN,
         };
@@ -89,12 +90,12 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         }
         let data = vec![0; len - min];
         let echo = Echo { is_reply: false, ident, sequence, data: &data };
-        let body = match ah.route.ip {
+        let body = match route.ip {
             IpRoute::V4 { src, dst, .. } => Body::Echo4 { src, dst, echo },
             IpRoute::V6 { src, dst, .. } => Body::Icmp6 { src, dst, message: icmpv6::Message::Echo(echo) },
         };
-        let vlans = VlanStack::single(ah.route.vlan);
-        let link = frames::Link { src: ah.route.src_mac, dst: ah.route.dst_mac, vlans };
+        let vlans = VlanStack::single(route.vlan);
+        let link = frames::Link { src: route.src_mac, dst: route.dst_mac, vlans };
         let request = Reply { link, body };
         if port.tx.is_full()
             || !send(

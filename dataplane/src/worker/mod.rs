@@ -539,7 +539,6 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             tracked: config.dst_mac.is_none(),
             ready: config.dst_mac.is_some(),
             used: false,
-            route,
             template: Template::new(&route),
         });
         if config.dst_mac.is_none() {

@@ -345,7 +345,7 @@ fn build_whole<B>(
         solicited: wr.solicited,
     };
     ah.template.emit(&send, len, frame).map_err(|_| PostError::NoBuffer)?;
-    let predictable = !imm && ah.route.vlan.is_none();
+    let predictable = !imm && !ah.template.is_tagged();
     let headers = predictable.then(|| Headers::of_emitted(frame, ah.template.is_ipv6(), len)).flatten();
     let remember = |headers| LastSent {
         epoch,

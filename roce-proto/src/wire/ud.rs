@@ -203,6 +203,45 @@ impl Template {
         self.crc = self.crc.with_other_src_port(old ^ port);
     }
 
+    /// Changes where its packets go on the link: the next hop has another address. No ICRC covers it.
+    #[inline]
+    pub fn set_dst_mac(&mut self, mac: MacAddr) {
+        if let Some(place) = self.bytes.first_chunk_mut() {
+            *place = mac.0;
+        }
+    }
+
+    /// The route that it is for: what [`Template::new`] was given, cut to the fields' places, and what was changed since.
+    pub fn route(&self) -> Route {
+        let l3 = usize::from(self.l3);
+        let mac = |at: usize| MacAddr(core::array::from_fn(|i| self.bytes[at + i]));
+        let (ip, dscp, ecn, hop_limit) = if self.ipv6 {
+            let ip = ipv6::Header::from_bytes(&core::array::from_fn(|i| self.bytes[l3 + i]));
+            let addresses = IpRoute::V6 { src: ip.src, dst: ip.dst, flow_label: ip.flow_label };
+            (addresses, ip.dscp, ip.ecn, ip.hop_limit)
+        } else {
+            let ip = ipv4::Header::from_bytes(&core::array::from_fn(|i| self.bytes[l3 + i]));
+            (IpRoute::V4 { src: ip.src, dst: ip.dst, ident: ip.ident }, ip.dscp, ip.ecn, ip.ttl)
+        };
+        let tags = &self.bytes[12..l3 - 2];
+        Route {
+            src_mac: mac(6),
+            dst_mac: mac(0),
+            vlan: VlanStack::from_tag_bytes(tags).outer(),
+            ip,
+            dscp,
+            ecn,
+            hop_limit,
+            src_port: self.src_port(),
+        }
+    }
+
+    /// Whether its packets carry a VLAN tag.
+    #[inline]
+    pub const fn is_tagged(&self) -> bool {
+        self.l3 as usize != ethernet::Header::LEN
+    }
+
     /// The UDP source port.
     #[inline]
     pub const fn src_port(&self) -> u16 {

@@ -237,12 +237,12 @@ fn a_flood_of_spoofed_claims_adds_nothing_and_moves_an_entry_once_a_second_at_mo
         }
         w.poll(ms(t));
         sent(&mut peer);
-        let now = w.core.ahs[ah].route.dst_mac;
+        let now = w.core.ahs[ah].template.route().dst_mac;
         moves += u32::from(now != mac);
         mac = now;
     }
     assert!((1..=4).contains(&moves), "{moves} times in three seconds");
-    assert_eq!(w.core.ahs[fixed].route.dst_mac, PEER);
+    assert_eq!(w.core.ahs[fixed].template.route().dst_mac, PEER);
     let mut known: Vec<_> = w.neighbours(0).map(|n| (n.ip.to_string(), n.state == State::Static)).collect();
     known.sort();
     assert_eq!(known, [("10.0.0.7".to_owned(), true), ("10.0.0.9".to_owned(), false)]);

@@ -94,7 +94,7 @@ fn a_peer_that_moves_is_followed() {
         assert!(peer.inject(&bytes[..n]));
         w.poll(at(s * 1_000_000 + 10));
         assert_eq!(w.ah_state(ah), Some(AhState::Ready));
-        assert_eq!(w.core.ahs[ah].route.dst_mac, mac);
+        assert_eq!(w.core.ahs[ah].template.route().dst_mac, mac);
     }
     assert_eq!(w.counters(0).unwrap().neighbour, 2);
 }

@@ -139,7 +139,7 @@ fn all_that_a_port_in_a_vlan_sends_is_tagged() {
         b.poll(at(us));
     }
     assert_eq!(b.ah_state(ah), Some(AhState::Ready));
-    assert_eq!(b.core.ahs[ah].route.vlan, Some(tag));
+    assert_eq!(b.core.ahs[ah].template.route().vlan, Some(tag));
     assert_eq!(a.counters(0).unwrap().dropped_total(), 0);
 }
 
