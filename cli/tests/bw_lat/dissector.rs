@@ -56,6 +56,9 @@ const FIELDS: [&str; 60] = [
     "feedback.next",
     "grant",
     "feedback.duplicates",
+    "feedback.skipped",
+    "feedback.gaps",
+    "feedback.repaired",
     "feedback.announced",
     "feedback.report.path",
     "feedback.report.late",
@@ -193,6 +196,9 @@ impl Telling {
         self.add("grant", f.head.grant.0);
         self.add("feedback.duplicates", f.head.duplicates);
         self.add("feedback.announced", f.head.announced.0);
+        self.add("feedback.skipped", f.head.skipped);
+        self.add("feedback.gaps", f.head.gaps);
+        self.add("feedback.repaired", f.head.repaired);
         for r in f.paths() {
             self.add("feedback.report.path", r.path);
             self.flag("feedback.report.late", r.late);
@@ -438,6 +444,9 @@ fn made() -> Vec<(Option<u32>, Vec<u8>)> {
         grant: Seq(u32::MAX),
         duplicates: 0x8000_0003,
         announced: Seq(4),
+        skipped: 0x8000_0001,
+        gaps: 0xfffe,
+        repaired: 0x8003,
     };
     let report = PathReport {
         path: 3,

@@ -1,6 +1,6 @@
 //! One rule each, with its reason.
 
-use super::{Class, Message, Network, Policy, group_failure};
+use super::{Class, Message, Network, Policy, Protection, group_failure};
 
 /// Priorities from this on are high.
 const HIGH: u8 = 8;
@@ -53,16 +53,44 @@ pub fn shape(policy: &Policy, message: &Message) -> Shape {
     }
 }
 
-/// A burst must not take more of a group than its parity: interleaved twice as deep as the burst is long on the average, most bursts take
-/// one shard of a group. Without bursts interleaving gains nothing and repairs later.
-pub fn depth(policy: &Policy, message: &Message, network: &Network) -> u8 {
-    // A mean of 1.2 is what independent losses of a sixth would have.
-    if network.burst < 1.2 {
-        return 1;
-    }
-    let wanted = (2.0 * network.burst).ceil().clamp(1.0, f64::from(DEEPEST)) as u32;
+/// A burst must not take more of a group than its parity. How deep that asks to interleave follows from what it costs: a shallow block needs more
+/// parity in each group, a deep one has shorter groups. So each depth is tried, and [`cheapest`] decides. Without bursts interleaving
+/// gains nothing and repairs later.
+pub fn depths(policy: &Policy, message: &Message, network: &Network) -> impl Iterator<Item = u8> {
     let room = message.segments.min(policy.block) / u32::from(SMALLEST);
-    wanted.next_power_of_two().min(room.max(1)) as u8
+    // A mean of 1.2 is what independent losses of a sixth would have.
+    let deepest = if network.burst < 1.2 { 1 } else { room.clamp(1, DEEPEST.into()) };
+    (0..=DEEPEST.ilog2()).map(|i| 1 << i).filter(move |depth| u32::from(*depth) <= deepest)
+}
+
+/// Of those that leave no more groups unrepaired than may be, the one with the least parity, and of equals the shallowest; if none does, the one that leaves the
+/// fewest.
+pub fn cheapest(
+    message: &Message,
+    network: &Network,
+    residual: f64,
+    protections: impl Iterator<Item = Protection>,
+) -> Option<Protection> {
+    let mut best: Option<(Protection, f64, u32)> = None;
+    for p in protections {
+        let fails =
+            group_failure(p.data.into(), p.parity.into(), network.loss, network.burst, p.depth.into());
+        let cost = shards(message, p);
+        let better = best.is_none_or(|(_, least, cheapest)| {
+            if fails <= residual && least <= residual { cost < cheapest } else { fails < least }
+        });
+        if better {
+            best = Some((p, fails, cost));
+        }
+    }
+    best.map(|(p, ..)| p)
+}
+
+/// Parity shards of a whole message.
+fn shards(message: &Message, p: Protection) -> u32 {
+    let (whole, rest) = (message.segments / p.block(), message.segments % p.block());
+    let groups = whole * u32::from(p.depth) + rest.div_ceil(p.data.into()).min(p.depth.into());
+    groups * u32::from(p.parity)
 }
 
 /// Interleaving is worth more than long groups: a message that is too short for both has shorter groups. So does one whose groups would

@@ -110,12 +110,15 @@ fn strength_follows_the_loss() {
 #[test]
 fn depth_follows_bursts_and_short_messages_have_short_groups() {
     let bursty = Network { burst: 8.0, ..FAR };
-    let (data, parity, depth) = chosen(gradient(10_000), bursty).unwrap();
-    assert_eq!((data, depth), (16, 16), "a block of 256");
-    assert!(group_failure(16, parity.into(), 1e-2, 8.0, 16) < group_failure(32, 4, 1e-2, 8.0, 1) / 10.0);
+    assert_eq!(chosen(gradient(10_000), bursty), Some((16, 3, 32)), "groups of 16 in a block of 512");
+    let milder = Network { loss: 1e-3, ..bursty };
+    assert_eq!(chosen(activation(0, 10_000), milder), Some((16, 2, 32)));
+    let short_blocks = Policy { block: 256, ..Policy::default() };
+    let p = choose(&short_blocks, &activation(0, 10_000), &milder);
+    assert_eq!(p, Some(Protection { data: 16, parity: 4, depth: 16 }), "twice the parity");
     // A message is divided evenly: no group of a few segments with as much parity as any at its end.
     assert_eq!(chosen(gradient(65), FAR).map(|(data, _, _)| data), Some(22));
-    // 64 segments: 16 groups of four.
+    // 64 segments have no more than 16 groups of four.
     let (data, _, depth) = chosen(gradient(64), bursty).unwrap();
     assert_eq!((data, depth), (4, 16));
     // Too short even for that.
@@ -161,7 +164,7 @@ fn classes_have_their_numbers() {
 /// Round trips of `packets` packets, of which so many are lost.
 fn rounds(losses: &mut Losses, count: u32, packets: u32, lost: u32) -> Vec<f64> {
     let each = |_| {
-        losses.observe(packets, lost, 1.0);
+        losses.observe(packets, lost, lost);
         losses.round();
         losses.loss()
     };
@@ -175,7 +178,7 @@ fn within(value: f64, range: RangeInclusive<f64>) {
 #[test]
 fn more_loss_is_believed_at_once_and_less_within_a_hundred_round_trips() {
     let mut losses = Losses::default();
-    within(losses.loss(), 1e-2..=2e-2);
+    within(losses.loss(), 1e-3..=2e-3);
     rounds(&mut losses, 300, 10_000, 1);
     within(losses.loss(), 0.0..=4e-4);
     // From 0.01 % to 1 %.
@@ -202,15 +205,58 @@ fn a_lone_loss_is_no_storm_and_bursts_are_noticed() {
     let mut losses = Losses::default();
     rounds(&mut losses, 400, 100, 0);
     let before = losses.loss();
-    losses.observe(20, 1, 1.0);
-    assert_eq!(losses.loss(), before);
+    losses.observe(20, 1, 1);
+    // One of the long window.
+    within(losses.loss(), before..=1.3e-4);
     for _ in 0..200 {
-        losses.observe(1000, 8, 1.0);
+        losses.observe(1000, 8, 8);
     }
-    within(losses.burst(), 1.0..=1.01);
-    // Longer ones at once, and shorter ones slowly.
-    losses.observe(1000, 8, 8.0);
-    assert_eq!(losses.burst(), 8.0);
-    losses.observe(1000, 8, 1.0);
-    within(losses.burst(), 7.1..=7.2);
+    assert_eq!(losses.burst(), 1.0);
+    // Longer ones soon, and shorter ones slowly.
+    let told = |losses: &mut Losses, lost, runs| {
+        losses.observe(1000, lost, runs);
+        losses.burst()
+    };
+    let up: Vec<f64> = (0..6).map(|_| told(&mut losses, 8, 1)).collect();
+    within(up[0], 1.0..=2.0);
+    within(up[5], 5.6..=8.0);
+    let down: Vec<f64> = (0..24).map(|_| told(&mut losses, 1, 1)).collect();
+    within(down[3], 4.0..=8.0);
+    within(down[23], 1.0..=1.5);
+}
+
+/// A burst is one event: a window with one or two of them tells no rate of its own.
+#[test]
+fn rates_are_told_from_runs() {
+    let mut losses = Losses::default();
+    rounds(&mut losses, 300, 1000, 0);
+    for _ in 0..40 {
+        // A burst of 8 in 8,000 packets, all of it in one window of 512.
+        losses.observe(400, 8, 1);
+        rounds(&mut losses, 19, 400, 0);
+        within(losses.loss(), 1e-6..=4e-3);
+    }
+    within(losses.loss(), 1e-3..=2.1e-3);
+    within(losses.burst(), 5.6..=11.4);
+    // Four of them in one window are believed at once.
+    losses.observe(500, 32, 4);
+    within(losses.loss(), 3e-2..=7e-2);
+}
+
+#[test]
+fn blocks_of_a_message_that_has_begun_follow_the_network_in_strength_only() {
+    let policy = Policy::default();
+    let message = activation(0, 10_000);
+    let good = Network { loss: 1e-5, ..FAR };
+    let begun = choose(&policy, &message, &good).unwrap();
+    assert_eq!((begun.data, begun.parity, begun.depth), (16, 1, 1));
+    let now = adapt(&policy, &message, &FAR, begun);
+    assert_eq!(now, Protection { parity: 4, ..begun });
+    let bursty = Network { burst: 8.0, ..FAR };
+    assert_eq!(
+        adapt(&policy, &message, &bursty, begun),
+        Protection { parity: 8, ..begun },
+        "as strong as may be"
+    );
+    assert_eq!(adapt(&policy, &message, &good, now), begun);
 }

@@ -33,15 +33,17 @@ impl Engine {
             return Ok(Received::Dropped(Drop::Inconsistent));
         }
         tx.feedback = head.number;
+        self.returned = 0;
         let limited = tx.in_flight_bytes + u64::from(self.config.segment) > tx.control.window();
         let bytes = self.acknowledge(slot, &feedback);
-        if self.sessions[slot].tx.protecting != 0 {
-            self.observe_losses(slot, bytes);
-        }
         self.announced(slot, head.announced);
         let more_grant = self.take_grant(slot, &head);
         self.count_duplicates(slot, head.duplicates);
-        let (rtt, ce) = self.take_reports(slot, &feedback);
+        let (rtt, ce, told) = self.take_reports(slot, &feedback);
+        if self.sessions[slot].tx.protecting != 0 {
+            self.observe_losses(slot, &head, told);
+        }
+        self.note_repaired(slot, &head, told);
         let (now, tx) = (self.clock, &mut self.sessions[slot].tx);
         tx.control.on_acked(&Acked { now, bytes, rtt, ce, limited });
         if bytes > 0 || more_grant {
@@ -127,14 +129,33 @@ impl Engine {
         }
     }
 
-    /// What each path told: its round trip, its marks, its gaps. Returns the shortest sample with the least of its path, and the marks.
-    fn take_reports(&mut self, slot: u32, feedback: &Feedback<'_>) -> (Option<(Duration, Duration)>, u32) {
+    /// Losses that were repaired before anything showed them: congestion control learns of them as of any loss.
+    fn note_repaired(&mut self, slot: u32, head: &FeedbackHead, told: u32) {
+        let tx = &mut self.sessions[slot].tx;
+        let more = head.repaired.wrapping_sub(tx.repaired);
+        tx.repaired = head.repaired;
+        // Those that were known to be lost have been told of. And nobody repairs more than what was sent.
+        let unseen = u32::from(more).saturating_sub(self.returned).min(told);
+        if unseen > 0 {
+            self.counters.unseen += u64::from(unseen);
+            let bytes = u64::from(unseen) * u64::from(self.sessions[slot].segment);
+            self.lost_bytes(slot, bytes);
+        }
+    }
+
+    /// What each path told: its round trip, its marks, its gaps. Returns the shortest sample with the least of its path, the marks, and how many
+    /// packets the feedback is the first to tell of.
+    fn take_reports(
+        &mut self,
+        slot: u32,
+        feedback: &Feedback<'_>,
+    ) -> (Option<(Duration, Duration)>, u32, u32) {
         let paths = self.sessions[slot].paths;
         let now = self.now;
         let end = feedback.end();
         let (mut best, mut ce) = (None::<(Duration, Duration)>, 0);
         let (mut delays, mut longest, mut samples) = (Duration::ZERO, Duration::ZERO, 0);
-        let (mut told, mut marked, mut newest) = (0, 0, Duration::MAX);
+        let (mut told, mut marked, mut newest, mut packets) = (0, 0, Duration::MAX, 0u32);
         let mut delay = Duration::ZERO;
         for report in feedback.paths() {
             if report.path >= paths {
@@ -144,6 +165,11 @@ impl Engine {
             if !report.highest.before(tx.next) {
                 // It was never sent.
                 continue;
+            }
+            let more = tx.told.distance(report.highest);
+            if more > 0 {
+                tx.told = report.highest;
+                packets = packets.saturating_add(more as u32);
             }
             let marks = report.ce.wrapping_sub(tx.ce);
             marked += u32::from(marks > 0);
@@ -191,6 +217,6 @@ impl Engine {
             best = Some((least + delays / samples.max(1), least));
         }
         // Marks on some paths of many are for these to be passed over, not for less to be sent.
-        (best, if 2 * marked > told || !self.config.mechanisms.health { ce } else { 0 })
+        (best, if 2 * marked > told || !self.config.mechanisms.health { ce } else { 0 }, packets)
     }
 }

@@ -138,7 +138,7 @@ impl Default for Config {
             secret: [0; 16],
             first: Seq(0),
             segment: 4008,
-            control: 1056,
+            control: 1064,
             listen: true,
             paths: 1,
             limits: Limits::default(),

@@ -70,6 +70,8 @@ pub struct Counters {
     pub unrepaired: u64,
     /// Segments that did not come and were recovered here.
     pub repaired: u64,
+    /// Segments that the peer recovered before anything showed that they were lost.
+    pub unseen: u64,
     /// Segments sent again.
     pub retransmitted: u64,
     /// Segments sent twice at once, at the end of messages tagged SYNC.

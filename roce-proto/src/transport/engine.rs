@@ -81,6 +81,8 @@ pub struct Engine {
     pub(super) shard_chain: Chain,
     /// A group that can be repaired.
     pub(super) repairable: Option<u32>,
+    /// Segments that the feedback at hand acknowledged after they were found lost.
+    pub(super) returned: u32,
 
     completions: VecDeque<Completion>,
     /// Completions of sends and of receives that wait to be taken.
@@ -152,6 +154,7 @@ impl Engine {
             shards: Slab::new(l.shards),
             shard_chain: Chain::new(l.shards),
             repairable: None,
+            returned: 0,
             completions: VecDeque::with_capacity(operations),
             untaken: [0; 2],
             events: VecDeque::with_capacity(2 * l.sessions as usize),

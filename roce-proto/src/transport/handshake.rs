@@ -345,6 +345,7 @@ impl Engine {
             let p = self.path_mut(slot, path);
             *p = Path::default();
             p.tx.next = config.first;
+            p.tx.told = config.first.back(1);
             p.rx.highest = offer.first.back(1);
         }
         self.set_patience(slot);

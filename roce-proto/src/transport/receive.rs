@@ -87,7 +87,7 @@ impl Engine {
         }
     }
 
-    /// Takes note of a packet on a path.
+    /// Takes note of a packet on a path. Returns whether it leaves a gap there.
     #[inline]
     pub(super) fn note_path(
         &mut self,
@@ -101,7 +101,23 @@ impl Engine {
             return Err(Drop::Inconsistent);
         }
         let (now, waited) = (self.now, self.waited);
-        Ok(self.path_mut(slot, path).rx.note(seq, time, ce, now, waited))
+        let ahead = self.path_mut(slot, path).rx.note(seq, time, ce, now, waited);
+        if ahead != 1 {
+            self.note_skipped(slot, ahead);
+        }
+        Ok(ahead > 1)
+    }
+
+    /// A packet is not the next of its path: others are missing before it, or it is one that was.
+    #[cold]
+    fn note_skipped(&mut self, slot: u32, ahead: i32) {
+        let rx = &mut self.sessions[slot].rx;
+        if ahead > 1 {
+            rx.skipped = rx.skipped.wrapping_add(ahead as u32 - 1);
+            rx.gaps = rx.gaps.wrapping_add(1);
+        } else if ahead < 0 {
+            rx.skipped = rx.skipped.wrapping_sub(1);
+        }
     }
 
     fn on_probe(&mut self, origin: &Origin, payload: &[u8]) -> Result<Received, ShimError> {

@@ -104,6 +104,8 @@ pub struct Tx {
     pub duplicates: u32,
     /// Segments sent again that no duplicate has been counted against.
     pub doubtful: u32,
+    /// The peer's count of segments that it repaired.
+    pub repaired: u16,
     /// How much may be in flight.
     pub control: Controller,
     /// When to probe or to give segments up; [`Instant::MAX`] if nothing is in flight.
@@ -184,6 +186,7 @@ impl Tx {
             feedback: Seq(0),
             duplicates: 0,
             doubtful: 0,
+            repaired: 0,
             control,
             at: Instant::MAX,
             last: Instant::ZERO,
@@ -238,6 +241,12 @@ pub struct Rx {
     pub blocks: u32,
     /// Duplicates in all.
     pub duplicates: u32,
+    /// Path sequences that were skipped and have not come, in all.
+    pub skipped: u32,
+    /// Gaps that they were in, in all.
+    pub gaps: u16,
+    /// Segments that were recovered, in all.
+    pub repaired: u16,
     /// Number of the last announcement taken.
     pub announced: Seq,
     /// Messages coming in.
@@ -278,6 +287,9 @@ impl Rx {
             grant: Seq(0),
             blocks: 0,
             duplicates: 0,
+            skipped: 0,
+            gaps: 0,
+            repaired: 0,
             announced: Seq(0),
             incoming: List::default(),
             incoming_count: 0,

@@ -196,6 +196,9 @@ impl Engine {
             grant: s.rx.grant,
             duplicates: s.rx.duplicates,
             announced: s.rx.announced,
+            skipped: s.rx.skipped,
+            gaps: s.rx.gaps,
+            repaired: s.rx.repaired,
         };
         buf.get_mut(..FeedbackHead::LEN)?.copy_from_slice(&head.to_bytes());
         s.rx.feedback = s.rx.feedback.next();

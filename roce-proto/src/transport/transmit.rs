@@ -285,8 +285,15 @@ impl Engine {
             again: false,
             lag: 0,
         };
+        let mut protection = send.protection;
+        if let Some(p) = protection
+            && send.sent.is_multiple_of(p.block())
+        {
+            protection = self.renew_protection(slot, at);
+        }
+        let s = &mut self.sessions[slot];
+        let send = &mut self.sends[at];
         send.sent += 1;
-        let protection = send.protection;
         if send.sent == send.segments {
             if send.semantics.sync && self.config.mechanisms.copies {
                 s.tx.copies = send.segments.min(COPIES) as u8;

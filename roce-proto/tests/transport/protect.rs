@@ -73,16 +73,28 @@ fn a_loss_is_repaired_and_not_sent_again() {
 
 #[test]
 fn losses_whose_repair_comes_before_the_verdict_are_not_sent_again() {
-    let mut net = pair();
-    net.filter = |bytes| fresh(bytes).is_none_or(|d| d.segment % 32 != 7);
-    for _ in 0..30 {
-        exchange(&mut net, 96_000, GRADIENT);
+    /// Parity of the last of thirty messages.
+    fn parity(net: &mut Net) -> u64 {
+        let sent = |net: &Net| net.hosts[0].engine.counters().sent(Kind::Parity);
+        for _ in 0..29 {
+            exchange(net, 96_000, GRADIENT);
+        }
+        let before = sent(net);
+        exchange(net, 96_000, GRADIENT);
+        sent(net) - before
     }
+    let (mut net, mut sound) = (pair(), pair());
+    net.filter = |bytes| fresh(bytes).is_none_or(|d| d.segment != 7);
+    let (lossy, lossless) = (parity(&mut net), parity(&mut sound));
     let c = net.hosts[0].engine.counters();
     assert_eq!((c.retransmitted, c.rto_losses), (0, 0));
-    // The repair was there before the first feedback, as the parity comes right behind: no verdict, and nobody is told.
+    // The repair was there before the first feedback, as the parity comes right behind: no verdict.
     assert_eq!((c.gap_losses, c.awaited), (0, 0));
-    assert_eq!(net.hosts[1].engine.counters().repaired, 90);
+    assert_eq!(net.hosts[1].engine.counters().repaired, 30);
+    // The sender is told all the same, and protects as a loss of one in a hundred asks for.
+    assert_eq!(c.unseen, 30);
+    assert!(lossy == 12 && lossless <= 8, "{lossy} shards of three groups, without losses {lossless}");
+    assert_eq!(sound.hosts[0].engine.counters().unseen, 0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What a run shows beside whether it is sound: how losses were repaired, how long nothing came, what each link carried.
 
 use roce_proto::time::Instant;
-use roce_proto::wire::shim::{Data, Seq};
+use roce_proto::wire::shim::{Data, Kind, Seq};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -78,6 +78,79 @@ impl Carried {
     }
 }
 
+/// Packets that hosts handed to the network, of one class in one slice of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// With a segment that was not sent before.
+    pub fresh: u64,
+    /// With one that was.
+    pub again: u64,
+    /// With parity.
+    pub parity: u64,
+    /// Bytes of parity packets, headers included.
+    pub parity_bytes: u64,
+}
+
+impl Sent {
+    /// Both together.
+    #[must_use]
+    pub const fn and(self, other: Sent) -> Sent {
+        Sent {
+            fresh: self.fresh + other.fresh,
+            again: self.again + other.again,
+            parity: self.parity + other.parity,
+            parity_bytes: self.parity_bytes + other.parity_bytes,
+        }
+    }
+
+    /// Parity packets for each segment.
+    pub fn cost(&self) -> f64 {
+        self.parity as f64 / self.fresh.max(1) as f64
+    }
+}
+
+/// What was sent, slice by slice of [`SLICE`]: by class, untagged first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic(pub Vec<[Sent; 4]>);
+
+/// A slice of time.
+pub const SLICE: Duration = Duration::from_millis(5);
+
+impl Traffic {
+    /// A packet is handed to the network: `bytes` follow the DETH, and `wire` are those of the whole frame.
+    pub fn sent(&mut self, now: Instant, bytes: &[u8], wire: usize) {
+        let Some([first, flags, _, class]) = bytes.first_chunk() else { return };
+        let kind = first & 0x0f;
+        if kind != Kind::Data as u8 && kind != Kind::Parity as u8 {
+            return;
+        }
+        let at = (now.as_nanos() / SLICE.as_nanos() as u64) as usize;
+        if self.0.len() <= at {
+            self.0.resize(at + 1, Default::default());
+        }
+        let class = usize::from(class >> 4);
+        let Some(sent) = self.0[at].get_mut(if class < 4 { class } else { 0 }) else { return };
+        if kind == Kind::Parity as u8 {
+            sent.parity += 1;
+            sent.parity_bytes += wire as u64;
+        } else if flags & AGAIN != 0 {
+            sent.again += 1;
+        } else {
+            sent.fresh += 1;
+        }
+    }
+
+    /// What was sent of a class from one time to another, whole slices.
+    pub fn of(&self, class: usize, from: Duration, to: Duration) -> Sent {
+        let slice = |at: Duration| (at.as_nanos() / SLICE.as_nanos()) as usize;
+        let slices = self.0.iter().take(slice(to)).skip(slice(from));
+        slices.filter_map(|s| s.get(class)).fold(Sent::default(), |sum, sent| sum.and(*sent))
+    }
+}
+
+/// The flag of a segment that was sent before: `docs/protocol.md`, 2.1.
+const AGAIN: u8 = 0x02;
+
 /// Jain's fairness index of some shares: 1 if they are equal, 1/n if one has everything.
 pub fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
@@ -88,6 +161,7 @@ pub fn jain(shares: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use roce_proto::wire::shim::{Parity, Semantics};
 
     #[test]
     fn fairness_by_hand() {
@@ -96,6 +170,25 @@ mod tests {
         // (1 + 3)² / (2 · (1 + 9))
         assert_eq!(jain(&[1.0, 3.0]), 0.8);
         assert_eq!(jain(&[]), 1.0);
+    }
+
+    #[test]
+    fn what_is_sent_is_counted_by_class_and_time() {
+        let mut traffic = Traffic::default();
+        let ms = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let data = Data { semantics: Semantics { class: 2, ..Semantics::default() }, ..Data::default() };
+        traffic.sent(ms(1), &data.to_bytes(), 100);
+        traffic.sent(ms(12), &Data { again: true, ..data }.to_bytes(), 100);
+        let parity =
+            Parity { first: data, codec: 1, version: 1, segments: 1, shards: 1, index: 0, stride: 1 };
+        traffic.sent(ms(13), &parity.to_bytes(), 150);
+        // Feedback is of no class.
+        traffic.sent(ms(13), &[0x11, 0, 0, 0x20], 60);
+        let all = traffic.of(2, Duration::ZERO, Duration::from_millis(15));
+        assert_eq!(all, Sent { fresh: 1, again: 1, parity: 1, parity_bytes: 150 });
+        assert_eq!(traffic.of(2, Duration::from_millis(5), Duration::from_millis(15)).fresh, 0);
+        assert_eq!(traffic.of(1, Duration::ZERO, Duration::from_millis(15)), Sent::default());
+        assert_eq!(all.cost(), 1.0);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The links between hosts, and the ways over them.
 
-use crate::figures::{Carried, Figures};
+use crate::figures::{Carried, Figures, Traffic};
 use crate::scenario::Topology;
 use crate::watch::{Check, Violation};
 use roce_proto::time::Instant;
@@ -66,6 +66,8 @@ pub struct Net {
     pub carried: Vec<Carried>,
     /// What became of segments.
     pub figures: Figures,
+    /// What hosts sent.
+    pub traffic: Traffic,
     /// Links that took a packet since this was last emptied.
     pub touched: Vec<usize>,
     /// Packets handed to a first link.
@@ -93,6 +95,7 @@ impl Net {
             base: configs.to_vec(),
             salt: seed,
             figures: Figures::default(),
+            traffic: Traffic::default(),
             touched: Vec::new(),
             sent: 0,
             arrived: 0,
@@ -102,6 +105,7 @@ impl Net {
     /// A host sends a packet.
     pub fn send(&mut self, now: Instant, mut packet: Packet) -> Fate {
         self.sent += 1;
+        self.traffic.sent(now, &packet.bytes, packet.bytes.len() + OVERHEAD);
         packet.sent = now;
         self.enter(now, packet)
     }

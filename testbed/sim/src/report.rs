@@ -1,6 +1,6 @@
 //! What a run took.
 
-use crate::figures::Carried;
+use crate::figures::{Carried, Traffic};
 use roce_proto::wire::shim::Kind;
 use std::time::Duration;
 
@@ -51,6 +51,8 @@ pub struct Report {
     pub stall: Duration,
     /// What each link carried.
     pub carried: Vec<Carried>,
+    /// What was sent, by class and time.
+    pub traffic: Traffic,
     /// Of each send that ended well, the number of its message, when it was posted and when it ended.
     pub spans: Vec<(usize, Duration, Duration)>,
     /// From post to completion of each send that ended well, in order of size.

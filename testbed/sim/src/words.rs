@@ -34,12 +34,15 @@ pub(crate) fn packet_line(bytes: &[u8]) -> String {
                 let h = f.head;
                 let words: Vec<String> = f.words().map(|w| format!("{w:08x}")).collect();
                 format!(
-                    "feedback {} next {} grant {} duplicates {} announced {} {}",
+                    "feedback {} next {} grant {} duplicates {} announced {} skipped {}/{} repaired {} {}",
                     h.number,
                     h.next,
                     h.grant,
                     h.duplicates,
                     h.announced,
+                    h.skipped,
+                    h.gaps,
+                    h.repaired,
                     words.join(" ")
                 )
             }

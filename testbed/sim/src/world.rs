@@ -437,6 +437,7 @@ impl<'a> World<'a> {
             round_trip: self.net.figures.round_trip(),
             stall: self.net.figures.stall,
             carried: std::mem::take(&mut self.net.carried),
+            traffic: std::mem::take(&mut self.net.traffic),
             time: if self.played > Instant::ZERO { self.played } else { self.now }
                 .saturating_since(Instant::ZERO),
             trace: self.trace.value(),

@@ -34,6 +34,8 @@ pub struct PathTx {
     pub patience: u32,
     /// Verdicts since the patience changed.
     pub verdicts: u16,
+    /// The highest path sequence that the peer told of.
+    pub told: Seq,
     /// The peer's count of Congestion Experienced.
     pub ce: u16,
     /// Turns that it is to be passed over, see [`health`].
@@ -76,10 +78,10 @@ pub struct PathRx {
 }
 
 impl PathRx {
-    /// Takes note of a packet. Returns whether it leaves a gap on the path.
+    /// Takes note of a packet. Returns how far it is ahead of the highest before it: 1 if it is the next.
     #[inline]
-    pub fn note(&mut self, seq: Seq, time: Ticks, ce: bool, now: Instant, waited: u32) -> bool {
-        let gap = self.highest.next().before(seq);
+    pub fn note(&mut self, seq: Seq, time: Ticks, ce: bool, now: Instant, waited: u32) -> i32 {
+        let ahead = self.highest.distance(seq);
         if self.highest.before(seq) {
             self.highest = seq;
             self.time = time;
@@ -88,6 +90,6 @@ impl PathRx {
         }
         self.ce = self.ce.wrapping_add(u16::from(ce));
         self.fresh = true;
-        gap
+        ahead
     }
 }

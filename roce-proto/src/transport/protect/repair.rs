@@ -369,6 +369,8 @@ impl Engine {
         }
         self.counters.repaired += u64::from(lost);
         self.counters.class(g.class).repaired += u64::from(lost);
+        let rx = &mut self.sessions[slot].rx;
+        rx.repaired = rx.repaired.wrapping_add(lost as u16);
         // The sender is waiting to hear whether it has to send again.
         self.owe(slot, due::FEEDBACK);
         Some(repair)

@@ -10,9 +10,9 @@ use crate::transport::recovery::Protection as Left;
 use crate::transport::segments::{CHUNK, Segments, State};
 use crate::transport::session::Sending;
 use crate::transport::table::List;
-use crate::wire::shim::{Data, Kind, Parity, Semantics, Seq, Ticks};
+use crate::wire::shim::{Data, FeedbackHead, Kind, Parity, Semantics, Seq, Ticks};
 use core::time::Duration;
-use fec::policy::{Class, Losses, Message, Network, Policy, Protection, choose};
+use fec::policy::{Class, Losses, Message, Network, Policy, Protection, adapt, choose};
 use fec::{MOST_DATA, MOST_PARITY};
 
 /// What a session keeps once it has sent something that its tags may protect.
@@ -20,10 +20,10 @@ use fec::{MOST_DATA, MOST_PARITY};
 pub struct Protecting {
     /// What is lost.
     losses: Losses,
-    /// Since the last feedback: segments lost, and runs of them on a path.
-    lost: u32,
-    runs: u32,
-    last_lost: (u8, Seq),
+    /// What the peer's last feedback said of path sequences that were skipped, and of gaps.
+    last: (u32, u16),
+    /// What of that was taken for lost, and what for runs of losses; none before the first feedback.
+    counted: Option<(u32, u16)>,
     /// When the next round trip of `losses` begins.
     next_round: Instant,
     /// Lost segments that parity may bring back, in the order of the verdicts.
@@ -63,15 +63,15 @@ struct Question {
     burst: f64,
     short: bool,
     window: u32,
+    begun: Option<Protection>,
 }
 
 impl Protecting {
     fn new() -> Protecting {
         Protecting {
             losses: Losses::default(),
-            lost: 0,
-            runs: 0,
-            last_lost: (0, Seq(0)),
+            last: (0, 0),
+            counted: None,
             next_round: Instant::ZERO,
             awaiting: List::default(),
             block: Seq(0),
@@ -125,7 +125,19 @@ impl Engine {
         if protect == Protect::Nothing || self.sessions[slot].codecs & CODECS == 0 {
             return None;
         }
-        self.ask_policy(slot, semantics, segments, protect)
+        self.ask_policy(slot, semantics, segments, None)
+    }
+
+    /// A block of a protected message is about to begin. What was answered when it was posted may be long ago: its first block is as the
+    /// policy says now, the others have their shape from that and their strength from what is measured.
+    #[cold]
+    pub(in crate::transport) fn renew_protection(&mut self, slot: u32, at: u32) -> Option<Protection> {
+        let send = &self.sends[at];
+        let (semantics, segments) = (send.semantics, send.segments);
+        let begun = send.protection.filter(|_| send.sent > 0);
+        let protection = self.ask_policy(slot, &semantics, segments, begun);
+        self.sends[at].protection = protection;
+        protection
     }
 
     fn ask_policy(
@@ -133,7 +145,7 @@ impl Engine {
         slot: u32,
         semantics: &Semantics,
         segments: u32,
-        protect: Protect,
+        begun: Option<Protection>,
     ) -> Option<Protection> {
         if self.sessions[slot].tx.protecting == 0 {
             // Without room nothing is protected, and everything sent again.
@@ -144,7 +156,10 @@ impl Engine {
         let in_flight = s.tx.control.window() / u64::from(s.segment);
         let window = in_flight.min(u64::from(s.peer_window)) / 2;
         let block = self.config.fec.block.min(u32::try_from(window).unwrap_or(u32::MAX)).max(1);
-        if let Protect::Everything(p) = protect {
+        if let Protect::Everything(p) = self.config.fec.protect {
+            if begun.is_some() {
+                return begun;
+            }
             let data = u32::from(p.data).min(block).min(segments).clamp(1, MOST_DATA as u32);
             let depth = u32::from(p.depth).min(block / data).min(segments.div_ceil(data)).max(1);
             let parity = p.parity.clamp(1, MOST_PARITY as u8);
@@ -154,7 +169,7 @@ impl Engine {
         let short = round_trip <= self.config.fec.short_round_trip;
         let protecting = &mut self.protecting[self.sessions[slot].tx.protecting - 1];
         let (loss, burst) = (protecting.losses.loss(), protecting.losses.burst());
-        let question = Question { semantics: *semantics, segments, loss, burst, short, window: block };
+        let question = Question { semantics: *semantics, segments, loss, burst, short, window: block, begun };
         if let Some((asked, answer)) = protecting.answer
             && asked == question
         {
@@ -174,7 +189,11 @@ impl Engine {
             deadline: 0,
         };
         let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
-        let answer = choose(&policy, &message, &Network { loss, burst, round_trip });
+        let network = Network { loss, burst, round_trip };
+        let answer = match begun {
+            Some(begun) => Some(adapt(&policy, &message, &network, begun)),
+            None => choose(&policy, &message, &network),
+        };
         protecting.answer = Some((question, answer));
         answer
     }
@@ -371,15 +390,6 @@ impl Engine {
         }
     }
 
-    /// A segment was found lost: what is measured of that.
-    pub(in crate::transport) fn note_loss(&mut self, slot: u32, path: u8, path_seq: Seq) {
-        let Some(at) = self.sessions[slot].tx.protecting.checked_sub(1) else { return };
-        let p = &mut self.protecting[at];
-        p.lost += 1;
-        p.runs += u32::from(p.last_lost != (path, path_seq.back(1)));
-        p.last_lost = (path, path_seq);
-    }
-
     /// A lost segment waits for its repair.
     pub(in crate::transport) fn await_repair(&mut self, slot: u32, record: u32) {
         let Some(at) = self.sessions[slot].tx.protecting.checked_sub(1) else { return };
@@ -480,17 +490,26 @@ impl Engine {
         self.wake(slot);
     }
 
-    /// A feedback acknowledged so many bytes.
-    pub(in crate::transport) fn observe_losses(&mut self, slot: u32, bytes: u64) {
+    /// A feedback is the first to tell of so many packets.
+    pub(in crate::transport) fn observe_losses(&mut self, slot: u32, head: &FeedbackHead, told: u32) {
         let Some(at) = self.sessions[slot].tx.protecting.checked_sub(1) else { return };
-        let each = u64::from(self.sessions[slot].segment) + Data::LEN as u64;
-        let arrived = u32::try_from(bytes.div_ceil(each)).unwrap_or(u32::MAX);
         let round_trip = self.path(slot, 0).tx.rtt.smoothed();
         let clock = self.clock;
         let p = &mut self.protecting[at];
-        let run = f64::from(p.lost) / f64::from(p.runs.max(1));
-        p.losses.observe(arrived.saturating_add(p.lost), p.lost, run);
-        (p.lost, p.runs) = (0, 0);
+        // What comes late is taken off again soon: the lower one of two reports counts.
+        let now = (head.skipped, head.gaps);
+        let last = core::mem::replace(&mut p.last, now);
+        let Some(counted) = &mut p.counted else {
+            p.counted = Some(now);
+            return;
+        };
+        let (skipped, gaps) = if now.0.wrapping_sub(last.0) as i32 <= 0 { now } else { last };
+        let lost = u32::try_from(skipped.wrapping_sub(counted.0) as i32).unwrap_or(0);
+        if lost > 0 {
+            counted.0 = skipped;
+        }
+        let runs = u32::from(gaps.wrapping_sub(core::mem::replace(&mut counted.1, gaps)));
+        p.losses.observe(told.max(lost), lost, runs);
         if let Some(round_trip) = round_trip
             && p.next_round <= clock
         {

@@ -35,7 +35,6 @@ impl Engine {
         let clock = self.clock;
         let segment = self.segments.get_mut(record);
         let (path, bytes, message) = (segment.path, u64::from(segment.bytes), segment.message);
-        let (path_seq, again) = (segment.path_seq, segment.again);
         // After a black-out there is no parity either, and what was rejected is sent void.
         let protection = if matches!(cause, Cause::Gap | Cause::Time) {
             self.parity_left(slot, record)
@@ -53,9 +52,6 @@ impl Engine {
         let s = &mut self.sessions[slot];
         s.tx.in_flight -= 1;
         s.tx.in_flight_bytes -= bytes;
-        if cause != Cause::Rejected && !again {
-            self.note_loss(slot, path, path_seq);
-        }
         if state == State::AwaitRepair {
             self.await_repair(slot, record);
         } else {
@@ -94,8 +90,14 @@ impl Engine {
                 self.path_chain.remove(&mut tx.in_flight, record);
                 tx.echoed += 1;
             }
-            State::Requested => s.tx.requested -= 1,
-            State::AwaitRepair => self.await_no_more(slot, record),
+            State::Requested => {
+                s.tx.requested -= 1;
+                self.returned += 1;
+            }
+            State::AwaitRepair => {
+                self.returned += 1;
+                self.await_no_more(slot, record);
+            }
         }
         self.segments.close(record);
         let at = segment.message;
@@ -207,7 +209,7 @@ impl Engine {
     }
 
     /// Tells congestion control of losses.
-    pub(super) fn lost_bytes(&mut self, slot: u32, bytes: u64) {
+    pub(in crate::transport) fn lost_bytes(&mut self, slot: u32, bytes: u64) {
         if bytes > 0 {
             if !self.is_crowded(slot) {
                 // Another path first.

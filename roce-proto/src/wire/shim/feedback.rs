@@ -35,15 +35,21 @@ pub struct FeedbackHead {
     pub duplicates: u32,
     /// Number of the last announcement taken.
     pub announced: Seq,
+    /// Path sequences that were skipped, on all paths together, and have not come since, in all.
+    pub skipped: u32,
+    /// Gaps that they were in, in all, modulo 2¹⁶.
+    pub gaps: u16,
+    /// Segments that did not come and were recovered from parity, in all, modulo 2¹⁶.
+    pub repaired: u16,
 }
 
 impl FeedbackHead {
     /// Bytes on the wire.
-    pub const LEN: usize = 32;
+    pub const LEN: usize = 40;
 
     /// The head's bytes.
     #[inline]
-    pub fn to_bytes(&self) -> [u8; 32] {
+    pub fn to_bytes(&self) -> [u8; 40] {
         let common = Common {
             kind: Kind::Feedback,
             flags: (CUT * u8::from(self.cut)) | (STATUS * u8::from(self.status)),
@@ -51,13 +57,16 @@ impl FeedbackHead {
             count: self.words,
             session: self.session,
         };
-        let mut b = [0; 32];
+        let mut b = [0; 40];
         b[..12].copy_from_slice(&common.to_bytes());
         b[12..16].copy_from_slice(&self.number.0.to_be_bytes());
         b[16..20].copy_from_slice(&self.next.0.to_be_bytes());
         b[20..24].copy_from_slice(&self.grant.0.to_be_bytes());
         b[24..28].copy_from_slice(&self.duplicates.to_be_bytes());
         b[28..32].copy_from_slice(&self.announced.0.to_be_bytes());
+        b[32..36].copy_from_slice(&self.skipped.to_be_bytes());
+        b[36..38].copy_from_slice(&self.gaps.to_be_bytes());
+        b[38..40].copy_from_slice(&self.repaired.to_be_bytes());
         b
     }
 }
@@ -124,7 +133,7 @@ impl<'a> Feedback<'a> {
     /// # Errors
     /// Too short or too long for its counts, counts beyond their limits, or not a feedback.
     pub fn parse(bytes: &'a [u8]) -> Result<Feedback<'a>, ShimError> {
-        let b: &[u8; 32] = head(bytes)?;
+        let b: &[u8; 40] = head(bytes)?;
         let common = Common::parse(b)?;
         if common.kind != Kind::Feedback {
             return Err(ShimError::Kind(common.kind as u8));
@@ -160,6 +169,9 @@ impl<'a> Feedback<'a> {
                 grant: Seq(be32(b, 20)),
                 duplicates: be32(b, 24),
                 announced: Seq(be32(b, 28)),
+                skipped: be32(b, 32),
+                gaps: be16(b, 36),
+                repaired: be16(b, 38),
             },
             paths: reports.get(FeedbackHead::LEN..).unwrap_or_default().as_chunks().0,
             words: bitmap.as_chunks().0,
@@ -196,7 +208,7 @@ mod tests {
     use super::*;
 
     #[rustfmt::skip]
-    const BYTES: [u8; 56] = [
+    const BYTES: [u8; 64] = [
         0x11, 0x01, 0x01, 0x02,
         0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08,
         0x00, 0x00, 0x00, 0x09, // number
@@ -204,6 +216,8 @@ mod tests {
         0x00, 0x00, 0x01, 0x00, // grant
         0x00, 0x00, 0x00, 0x03, // duplicates
         0x00, 0x00, 0x00, 0x04, // announced
+        0x00, 0x01, 0x00, 0x02, // skipped
+        0x00, 0x05, 0xff, 0xfe, // gaps, repaired
         0x06, 0x01, 0x00, 0x07, 0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0x23, 0x24, 0x00, 0x00, 0x00, 0x40,
         0xbf, 0xff, 0xff, 0xff, 0x00, 0x00, 0x00, 0x05,
     ];
@@ -222,9 +236,12 @@ mod tests {
             grant: Seq(256),
             duplicates: 3,
             announced: Seq(4),
+            skipped: 0x1_0002,
+            gaps: 5,
+            repaired: 0xfffe,
         };
         assert_eq!(f.head, head);
-        assert_eq!(head.to_bytes(), BYTES[..32]);
+        assert_eq!(head.to_bytes(), BYTES[..40]);
         let asks = FeedbackHead { cut: false, status: true, ..head };
         assert_eq!(asks.to_bytes()[1], 2);
         let mut bytes = BYTES;
@@ -239,7 +256,7 @@ mod tests {
             delay: Ticks(64),
         };
         assert_eq!(f.paths().collect::<Vec<_>>(), [report]);
-        assert_eq!(report.to_bytes(), BYTES[32..48]);
+        assert_eq!(report.to_bytes(), BYTES[40..56]);
         assert_eq!(f.words().collect::<Vec<_>>(), [0xbfff_ffff, 5]);
         assert_eq!(f.base(), Seq(0xffff_ffe0));
         assert_eq!(f.end(), Some(Seq(0x20)), "the bitmap goes on past the wrap");
@@ -247,10 +264,10 @@ mod tests {
 
     #[test]
     fn refusals() {
-        assert_eq!(Feedback::parse(&BYTES[..55]), Err(ShimError::TooShort { have: 55, need: 56 }));
+        assert_eq!(Feedback::parse(&BYTES[..63]), Err(ShimError::TooShort { have: 63, need: 64 }));
         let mut long = BYTES.to_vec();
         long.push(0);
-        assert_eq!(Feedback::parse(&long), Err(ShimError::Length { have: 57, say: 56 }));
+        assert_eq!(Feedback::parse(&long), Err(ShimError::Length { have: 65, say: 64 }));
         let mut many = BYTES;
         many[2] = 33;
         assert_eq!(Feedback::parse(&many), Err(ShimError::Count { count: 33, max: 32 }));

@@ -1,0 +1,248 @@
+//! What forward error correction is worth over a long link: a round trip of 25 ms, and losses of 0.1 % by themselves or in bursts.
+
+use crate::figures::{SLICE, Sent};
+use crate::scenario::{Fault, MessagePlan};
+use crate::single::Single;
+use crate::{Report, Trace, Violation, simulate};
+use fec::policy::Protection;
+use roce_proto::transport::{Algorithm, Config, Fec, Limits, Mechanisms, Protect, Times};
+use roce_proto::wire::shim::Semantics;
+use std::time::Duration;
+use testbed_impair::Loss;
+
+/// The round trip of the link.
+pub const ROUND_TRIP: Duration = Duration::from_millis(25);
+/// The share of packets that is lost.
+pub const LOSS: f64 = 1e-3;
+/// The mean length of bursts.
+pub const BURST: f64 = 8.0;
+/// Sizes of messages in bytes, and how many are sent of each: enough for the 99th percentile to be of several.
+pub const SIZES: [(u64, usize); 4] = [(256 << 10, 1_000), (1 << 20, 600), (4 << 20, 400), (16 << 20, 300)];
+/// When the first message is sent: the session is open by then.
+const AT: Duration = Duration::from_millis(200);
+
+/// Gradients of high priority.
+pub const GRADIENT: Semantics =
+    Semantics { class: 1, priority: 8, step: 0, stage: 0, tolerance: 0, sync: false };
+/// Gradients that can wait.
+pub const BULK: Semantics = Semantics { priority: 0, ..GRADIENT };
+/// Activations of an early stage.
+pub const ACTIVATION: Semantics = Semantics { class: 2, ..GRADIENT };
+/// Control.
+pub const CONTROL: Semantics = Semantics { class: 3, ..GRADIENT };
+
+/// Independent losses, and losses in bursts.
+pub fn losses() -> [(&'static str, Loss); 2] {
+    let bursts = Loss::bursts(LOSS, BURST).unwrap_or(Loss::Random(LOSS));
+    [("each by itself", Loss::Random(LOSS)), ("in bursts of 8", bursts)]
+}
+
+/// How losses are repaired.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Its name.
+    pub name: &'static str,
+    /// What has parity.
+    pub protect: Protect,
+    /// Segments of a block at the most.
+    pub block: u32,
+    /// Paths.
+    pub paths: u8,
+    /// The last two segments go twice.
+    pub sync: bool,
+    /// Nothing but a time-out finds losses.
+    pub time_out: Option<Duration>,
+}
+
+/// Protection as tags ask for it.
+pub const BY_TAG: Setting =
+    Setting { name: "by tags", protect: Protect::ByTag, block: 256, paths: 1, sync: false, time_out: None };
+
+/// Everything is sent again, in each way that we have.
+pub const SENT_AGAIN: [Setting; 4] = {
+    let plain = Setting { name: "sent again, 1 path", protect: Protect::Nothing, ..BY_TAG };
+    [
+        plain,
+        Setting { name: "sent again, 1 path, SYNC", sync: true, ..plain },
+        Setting { name: "sent again, 8 paths", paths: 8, ..plain },
+        Setting { name: "sent again, 8 paths, SYNC", paths: 8, sync: true, ..plain },
+    ]
+};
+
+/// Losses are found by a time-out of three round trips.
+pub const TIME_OUT: Setting = Setting {
+    name: "time-out of 3 round trips",
+    time_out: Some(ROUND_TRIP.saturating_mul(3)),
+    ..SENT_AGAIN[0]
+};
+
+/// Everything alike, interleaved so deep.
+pub const fn alike(name: &'static str, data: u8, parity: u8, depth: u8) -> Setting {
+    let protection = Protection { data, parity, depth };
+    // As large as such a block is, so that it is interleaved as deep as said.
+    Setting { name, protect: Protect::Everything(protection), block: protection.block(), ..BY_TAG }
+}
+
+/// Messages of one kind, each sent when the one before has come, by turns there and back.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain {
+    /// What the application says of them.
+    pub semantics: Semantics,
+    /// Bytes of each.
+    pub size: u64,
+    /// How many.
+    pub messages: usize,
+}
+
+/// Chains at the same time over one link.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// The chains.
+    pub chains: Vec<Chain>,
+    /// What the link loses.
+    pub loss: Loss,
+    /// Where all chance comes from.
+    pub seed: u64,
+}
+
+impl Load {
+    /// Runs it.
+    pub fn run(&self, setting: &Setting) -> (Report, Result<(), Violation>) {
+        let mut messages = Vec::new();
+        for (number, chain) in self.chains.iter().enumerate() {
+            let begin = messages.len();
+            messages.extend((0..chain.messages).map(|i| MessagePlan {
+                from: i % 2,
+                to: 1 - i % 2,
+                communicator: number as u32 + 1,
+                tag: 0,
+                size: chain.size,
+                capacity: chain.size,
+                step: None,
+                sync: setting.sync,
+                semantics: chain.semantics,
+                send_at: AT,
+                recv_at: Duration::ZERO,
+                send_after: (i > 0).then(|| begin + i - 1),
+                recv_after: None,
+            }));
+        }
+        let link =
+            testbed_impair::Config { loss: self.loss, ..super::wire(ROUND_TRIP / 2, 100, 64_000_000, None) };
+        let base = Single::default().config;
+        let mechanisms = match setting.time_out {
+            Some(_) => {
+                let off = Mechanisms::default();
+                Mechanisms { gap: false, time: false, deadline: false, tail: false, copies: false, ..off }
+            }
+            None => Mechanisms::default(),
+        };
+        let times = Times { min_rto: setting.time_out.unwrap_or(base.times.min_rto), ..base.times };
+        let config = Config {
+            congestion: Algorithm::Fixed(32 << 20),
+            fec: Fec { protect: setting.protect, block: setting.block, ..base.fec },
+            limits: Limits { window: 8_192, shards: 1_024, ..base.limits },
+            paths: setting.paths,
+            mechanisms,
+            times,
+            ..base
+        };
+        let single = Single { seed: self.seed, messages: messages.len(), link, config, ..Single::default() };
+        let mut scenario = single.scenario();
+        scenario.messages = messages;
+        scenario.connects = vec![(0, 1, Duration::ZERO)];
+        simulate(&scenario, Trace::hash())
+    }
+
+    /// The time that 99 of 100 messages of a chain did not exceed.
+    pub fn p99(&self, report: &Report, chain: usize) -> Duration {
+        let before = |n: usize| self.chains.iter().take(n).map(|c| c.messages).sum::<usize>();
+        let own = before(chain)..before(chain + 1);
+        let spans = report.spans.iter().filter(|(message, ..)| own.contains(message));
+        let mut times: Vec<Duration> = spans.map(|(_, from, to)| to.saturating_sub(*from)).collect();
+        times.sort_unstable();
+        crate::report::quantile(&times, 0.99).unwrap_or_default()
+    }
+}
+
+/// All that was sent of a class.
+pub fn sent(report: &Report, class: u8) -> Sent {
+    report.traffic.of(class.into(), Duration::ZERO, Duration::MAX)
+}
+
+/// A mix: gradients that can wait and those that cannot, activations, control.
+pub fn mix(loss: Loss, seed: u64, scale: usize) -> Load {
+    let chain = |semantics, size, messages| Chain { semantics, size, messages: messages * scale };
+    let chains = vec![
+        chain(BULK, 4 << 20, 100),
+        chain(GRADIENT, 1 << 20, 100),
+        chain(ACTIVATION, 1 << 20, 100),
+        chain(CONTROL, 16 << 10, 100),
+    ];
+    Load { chains, loss, seed }
+}
+
+/// A stream over a link of 1 Gb/s that is the bottleneck, in messages of a megabyte.
+#[derive(Clone, Copy, Debug)]
+pub struct Stream {
+    /// What has parity.
+    pub protect: Protect,
+    /// What the link loses.
+    pub loss: Loss,
+    /// From when to when it loses something else.
+    pub worse: Option<(Duration, Duration, f64)>,
+    /// Messages.
+    pub messages: usize,
+    /// What the application says of them.
+    pub semantics: Semantics,
+    /// Where all chance comes from.
+    pub seed: u64,
+}
+
+impl Stream {
+    /// Runs it.
+    pub fn run(&self) -> (Report, Result<(), Violation>) {
+        let link =
+            testbed_impair::Config { loss: self.loss, ..super::wire(ROUND_TRIP / 2, 1, 16_000_000, None) };
+        let base = Single::default().config;
+        let config = Config {
+            // 3.1 MB are under way in a round trip; the rest waits before the link, which is so never idle.
+            congestion: Algorithm::Fixed(4 << 20),
+            fec: Fec { protect: self.protect, ..base.fec },
+            limits: Limits { shards: 1_024, ..base.limits },
+            ..base
+        };
+        let faults = self.worse.map(|(from, to, loss)| {
+            let config = testbed_impair::Config { loss: Loss::Random(loss), ..link.clone() };
+            let links = (0..4).collect();
+            Fault::Weather { links, from, lasting: to.saturating_sub(from), config: Box::new(config) }
+        });
+        let single = Single {
+            seed: self.seed,
+            messages: self.messages,
+            size: 1_000_000,
+            at: AT,
+            semantics: self.semantics,
+            faults: faults.into_iter().collect(),
+            link,
+            config,
+            ..Single::default()
+        };
+        simulate(&single.scenario(), Trace::hash())
+    }
+
+    /// Bytes of messages a second, from the first that was acknowledged to the last.
+    pub fn goodput(report: &Report) -> f64 {
+        let ends = || report.spans.iter().map(|s| s.2);
+        let (first, last) = (ends().min().unwrap_or_default(), ends().max().unwrap_or_default());
+        let share = 1.0 - 1.0 / report.spans.len().max(1) as f64;
+        report.bytes as f64 * share / last.saturating_sub(first).as_secs_f64().max(1e-9)
+    }
+}
+
+/// What was sent of a class in each round trip, from a time on.
+pub fn by_round_trip(report: &Report, class: u8, from: Duration, count: u32) -> Vec<Sent> {
+    let trip = |i: u32| from + ROUND_TRIP * i;
+    debug_assert!(ROUND_TRIP.as_nanos().is_multiple_of(SLICE.as_nanos()));
+    (0..count).map(|i| report.traffic.of(class.into(), trip(i), trip(i + 1))).collect()
+}
