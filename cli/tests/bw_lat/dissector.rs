@@ -391,6 +391,25 @@ fn a_bundle(last: &Data) -> Vec<u8> {
     [&whole(5).to_bytes()[..], b"first", &whole(0).to_bytes(), &last.to_bytes(), b"last"].concat()
 }
 
+/// A feedback with two path reports and two words of bitmap.
+fn with_reports(head: &FeedbackHead) -> Vec<u8> {
+    let report = PathReport {
+        path: 3,
+        late: true,
+        ce: 0xfff1,
+        highest: Seq(u32::MAX),
+        time: Ticks(0x9000_0000),
+        delay: Ticks(7),
+    };
+    let mut feedback = head.to_bytes().to_vec();
+    feedback.extend(report.to_bytes());
+    feedback.extend(PathReport { path: 30, late: false, ..report }.to_bytes());
+    // Bits before `next` are ones; the second word is beyond the wrap.
+    feedback.extend(0xa01f_ffffu32.to_be_bytes());
+    feedback.extend(0x0000_0105u32.to_be_bytes());
+    feedback
+}
+
 /// Each type with values that use every bit, and what is not ours between them.
 fn made() -> Vec<(Option<u32>, Vec<u8>)> {
     let offer = an_offer();
@@ -448,20 +467,7 @@ fn made() -> Vec<(Option<u32>, Vec<u8>)> {
         gaps: 0xfffe,
         repaired: 0x8003,
     };
-    let report = PathReport {
-        path: 3,
-        late: true,
-        ce: 0xfff1,
-        highest: Seq(u32::MAX),
-        time: Ticks(0x9000_0000),
-        delay: Ticks(7),
-    };
-    let mut feedback = head.to_bytes().to_vec();
-    feedback.extend(report.to_bytes());
-    feedback.extend(PathReport { path: 30, late: false, ..report }.to_bytes());
-    // Bits before `next` are ones; the second word is beyond the wrap.
-    feedback.extend(0xa01f_ffffu32.to_be_bytes());
-    feedback.extend(0x0000_0105u32.to_be_bytes());
+    let feedback = with_reports(&head);
     control(Kind::Feedback, &feedback);
     let asks = FeedbackHead { cut: false, status: true, paths: 0, words: 0, ..head };
     control(Kind::Feedback, &asks.to_bytes());
