@@ -23,7 +23,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/wireshark/spr
 type Told = BTreeMap<String, Vec<String>>;
 
 /// Every field of the dissector that our parser can vouch for.
-const FIELDS: [&str; 60] = [
+const FIELDS: [&str; 63] = [
     "version",
     "type",
     "path",

@@ -1,5 +1,6 @@
 //! `spraywire sim`: reliable endpoints and the network between them under a virtual clock; one scenario, or a swarm of them.
 
+mod long;
 mod one;
 mod study;
 mod swarm;
@@ -33,6 +34,7 @@ Examples:
   spraywire sim --paths 4 --lanes 4 --reorder 10% --trace    each event in a line: time, host, event
   spraywire sim --hosts 16 --pattern permutation --topology leaf-spine --rate 100g --paths 16 -s 2MB -n 16
   spraywire sim --study permutation                          64 hosts over two tiers, beside published figures of others
+  spraywire sim --study fec                                  losses of 0.1 % over 25 ms: protected, sent again, protected alike
   spraywire sim --swarm --seconds 60                         random hosts, networks, loads, faults and restarts for a minute
   spraywire sim --swarm --seed 7 --runs 1000 --json          these thousand scenarios
   spraywire sim --swarm --seed 7 --runs 1 --trace            one of them again, as a log";
@@ -45,7 +47,7 @@ pub struct SimArgs {
     #[arg(long)]
     pub swarm: bool,
 
-    /// Run scenarios with promises, three seeds of each, and print their figures
+    /// Run scenarios with promises, most with three seeds, and print their figures
     #[arg(long, value_enum, value_name = "NAME", conflicts_with_all = ["swarm", "trace"])]
     pub study: Option<Study>,
 
@@ -162,6 +164,8 @@ pub enum Study {
     Paths,
     /// 64 hosts at 8 leaves and 8 spines, a flow of 2 MB from each to another, beside what was published of other transports
     Permutation,
+    /// Forward error correction over 25 ms: completion, a mix of classes, goodput, a step of the losses; one seed
+    Fec,
     /// Ring all-reduce and all-to-all with losses, each mechanism of recovery switched off in turn; --hosts 16 or more
     Tail,
 }

@@ -20,17 +20,21 @@ const PATHS: u8 = 32;
 const HOSTS: u16 = 16;
 
 /// What all studies give: rows of results, and what was wrong.
-struct Findings {
-    results: Vec<Value>,
-    violations: Vec<String>,
+pub(super) struct Findings {
+    pub results: Vec<Value>,
+    pub violations: Vec<String>,
 }
 
 impl Findings {
-    fn take(&mut self, verdict: Result<(), Violation>, result: Value) {
+    pub fn take(&mut self, verdict: Result<(), Violation>, result: Value) {
+        self.judge(verdict);
+        self.results.push(result);
+    }
+
+    pub fn judge(&mut self, verdict: Result<(), Violation>) {
         if let Err(violation) = verdict {
             self.violations.push(violation.to_string());
         }
-        self.results.push(result);
     }
 }
 
@@ -44,6 +48,7 @@ pub fn run(args: &SimArgs, study: Study) -> Result<Exit, Error> {
     match study {
         Study::Paths => many_paths(&seeds, &mut found, &mut out)?,
         Study::Permutation => two_tiers(&seeds, &mut found, &mut out)?,
+        Study::Fec => super::long::run(first, &mut found, &mut out)?,
         Study::Tail => collectives(&seeds, args.one.hosts.max(HOSTS), &mut found, &mut out)?,
     }
     for violation in &found.violations {
@@ -58,7 +63,7 @@ pub fn run(args: &SimArgs, study: Study) -> Result<Exit, Error> {
     Ok(if found.violations.is_empty() { Exit::Ok } else { Exit::Failed })
 }
 
-fn print(table: &Table, out: &mut Out) -> Result<(), Error> {
+pub(super) fn print(table: &Table, out: &mut Out) -> Result<(), Error> {
     table.to_string().lines().try_for_each(|line| out.line(line))?;
     out.flush()
 }

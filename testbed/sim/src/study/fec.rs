@@ -1,10 +1,10 @@
 //! What forward error correction is worth over a long link: a round trip of 25 ms, and losses of 0.1 % by themselves or in bursts.
 
-use crate::figures::{SLICE, Sent};
+use crate::figures::Sent;
 use crate::scenario::{Fault, MessagePlan};
 use crate::single::Single;
 use crate::{Report, Trace, Violation, simulate};
-use fec::policy::Protection;
+use fec::policy::{Protection, group_failure};
 use roce_proto::transport::{Algorithm, Config, Fec, Limits, Mechanisms, Protect, Times};
 use roce_proto::wire::shim::Semantics;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub const LOSS: f64 = 1e-3;
 /// The mean length of bursts.
 pub const BURST: f64 = 8.0;
 /// Sizes of messages in bytes, and how many are sent of each: enough for the 99th percentile to be of several.
-pub const SIZES: [(u64, usize); 4] = [(256 << 10, 1_000), (1 << 20, 600), (4 << 20, 400), (16 << 20, 300)];
+pub const SIZES: [(u64, usize); 4] = [(256 << 10, 1_000), (1 << 20, 600), (4 << 20, 300), (16 << 20, 120)];
 /// When the first message is sent: the session is open by then.
 const AT: Duration = Duration::from_millis(200);
 
@@ -165,6 +165,105 @@ impl Load {
     }
 }
 
+/// Messages of one size, one after the other: lossless, protected, and not.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Completion {
+    /// The 99th percentile without losses.
+    pub lossless: Duration,
+    /// The same with losses, protected as tags ask for it.
+    pub protected: Duration,
+    /// The best of [`SENT_AGAIN`], and its name.
+    pub sent_again: (Duration, &'static str),
+    /// With [`TIME_OUT`].
+    pub time_out: Duration,
+    /// Parity packets for each segment of the protected run.
+    pub cost: f64,
+    /// Segments recovered in that run, and sent again.
+    pub repaired: (u64, u64),
+}
+
+impl Completion {
+    /// Runs messages of a size with these losses, in every way.
+    pub fn run(size: u64, messages: usize, loss: Loss, seed: u64) -> (Completion, Result<(), Violation>) {
+        let mut verdict = Ok(());
+        let mut run = |loss, setting: &Setting| {
+            let load = Load { chains: vec![Chain { semantics: ACTIVATION, size, messages }], loss, seed };
+            let (report, sound) = load.run(setting);
+            if verdict.is_ok() {
+                verdict = sound;
+            }
+            (load.p99(&report, 0), report)
+        };
+        let lossless = run(Loss::None, &SENT_AGAIN[0]).0;
+        let (protected, report) = run(loss, &BY_TAG);
+        let ways = SENT_AGAIN.map(|setting| (run(loss, &setting).0, setting.name));
+        let sent_again = ways.into_iter().min().unwrap_or_default();
+        let time_out = run(loss, &TIME_OUT).0;
+        let cost = sent(&report, ACTIVATION.class).cost();
+        let repaired = (report.repaired, report.retransmitted);
+        (Completion { lossless, protected, sent_again, time_out, cost, repaired }, verdict)
+    }
+
+    /// The protected 99th percentile as a share of the lossless one.
+    pub fn ratio(&self) -> f64 {
+        self.protected.as_secs_f64() / self.lossless.as_secs_f64().max(1e-9)
+    }
+
+    /// What sending again exceeds the lossless time by, for each that protection exceeds it by; none where losses hit fewer than one message in a
+    /// hundred, so that nothing is to be gained.
+    pub fn gain(&self) -> Option<f64> {
+        let excess = |time: Duration| time.saturating_sub(self.lossless).as_secs_f64();
+        let again = excess(self.sent_again.0);
+        // A microsecond is the resolution of rounds.
+        (again > 0.01 * self.lossless.as_secs_f64()).then(|| again / excess(self.protected).max(1e-6))
+    }
+
+    /// Whether it is as promised: within 1.15 of lossless, the excess a fifth of that of sending again, and half the time of the time-out's way.
+    pub fn is_met(&self) -> bool {
+        let late = self.gain().is_some();
+        self.ratio() <= 1.15
+            && self.gain().is_none_or(|gain| gain >= 5.0)
+            && (!late || self.time_out >= 2 * self.protected)
+    }
+}
+
+/// A mix of classes, protected by tags or alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mixed {
+    /// How.
+    pub name: &'static str,
+    /// The 99th percentiles of [`mix`]'s chains: gradients that can wait, those that cannot, activations, control.
+    pub p99: [Duration; 4],
+    /// Bytes of parity packets.
+    pub parity_bytes: u64,
+}
+
+impl Mixed {
+    /// Runs the mix by tags, and alike with (32,8) and (8,2), interleaved as deep as bursts ask for.
+    pub fn run(loss: Loss, seed: u64, scale: usize) -> ([Mixed; 3], Result<(), Violation>) {
+        let depth = if let Loss::GilbertElliott { .. } = loss { 2 * BURST as u8 } else { 1 };
+        let load = mix(loss, seed, scale);
+        let mut verdict = Ok(());
+        let settings = [BY_TAG, alike("(32,8) on all", 32, 8, depth), alike("(8,2) on all", 8, 2, depth)];
+        let all = settings.map(|setting| {
+            let (report, sound) = load.run(&setting);
+            if verdict.is_ok() {
+                verdict = sound;
+            }
+            let p99 = std::array::from_fn(|chain| load.p99(&report, chain));
+            let parity_bytes = (0..4).map(|class| sent(&report, class).parity_bytes).sum();
+            Mixed { name: setting.name, p99, parity_bytes }
+        });
+        (all, verdict)
+    }
+
+    /// Whether the protected classes are no later than with uniform protection, and the parity at most half of it.
+    pub fn is_met(&self, alike: &Mixed) -> bool {
+        let no_later = |chain: usize| self.p99[chain] <= alike.p99[chain];
+        (1..4).all(no_later) && 2 * self.parity_bytes <= alike.parity_bytes
+    }
+}
+
 /// All that was sent of a class.
 pub fn sent(report: &Report, class: u8) -> Sent {
     report.traffic.of(class.into(), Duration::ZERO, Duration::MAX)
@@ -240,9 +339,79 @@ impl Stream {
     }
 }
 
-/// What was sent of a class in each round trip, from a time on.
-pub fn by_round_trip(report: &Report, class: u8, from: Duration, count: u32) -> Vec<Sent> {
-    let trip = |i: u32| from + ROUND_TRIP * i;
-    debug_assert!(ROUND_TRIP.as_nanos().is_multiple_of(SLICE.as_nanos()));
-    (0..count).map(|i| report.traffic.of(class.into(), trip(i), trip(i + 1))).collect()
+/// The codes whose goodput is measured.
+pub const CODES: [(u8, u8); 4] = [(8, 2), (16, 4), (32, 4), (32, 8)];
+
+/// Goodputs of a stream over the narrow link, protected alike with losses of 0.1 %, as shares of what is had without parity and losses; less what parity takes,
+/// they are 1.
+pub fn goodputs(messages: usize, seed: u64) -> (Vec<f64>, Result<(), Violation>) {
+    let bare = Stream {
+        protect: Protect::Nothing,
+        loss: Loss::None,
+        worse: None,
+        messages,
+        semantics: GRADIENT,
+        seed,
+    };
+    let (report, mut verdict) = bare.run();
+    let whole = Stream::goodput(&report);
+    let shares = CODES.map(|(data, parity)| {
+        let protect = Protect::Everything(Protection { data, parity, depth: 1 });
+        let (report, sound) = Stream { protect, loss: Loss::Random(LOSS), ..bare }.run();
+        if verdict.is_ok() {
+            verdict = sound;
+        }
+        let left = f64::from(data) / f64::from(data + parity);
+        Stream::goodput(&report) / whole / left
+    });
+    (shares.to_vec(), verdict)
+}
+
+/// A stream whose losses rise from 0.01 to 1 % for a second, and fall again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Parity packets for each segment in the round trips before the step.
+    pub before: f64,
+    /// In the last ten of it.
+    pub during: f64,
+    /// In round trips 90 to 100 after it.
+    pub after: f64,
+    /// Segments sent for the first time between the tenth round trip of the step and its end, and sent again.
+    pub settled: (u64, u64),
+    /// The share of groups that are not repaired with the strength that was chosen, as computed for a loss of 1 %, and what its class bears.
+    pub residual: (f64, f64),
+}
+
+impl Step {
+    /// Runs it with messages of a class.
+    pub fn run(semantics: Semantics, residual: f64, data: u8, seed: u64) -> (Step, Result<(), Violation>) {
+        let (from, to) = (AT + ROUND_TRIP * 72, AT + ROUND_TRIP * 112);
+        let stream = Stream {
+            protect: Protect::ByTag,
+            loss: Loss::Random(1e-4),
+            worse: Some((from, to, 1e-2)),
+            messages: 660,
+            semantics,
+            seed,
+        };
+        let (report, verdict) = stream.run();
+        let of = |from, to| report.traffic.of(semantics.class.into(), from, to);
+        let settled = of(from + ROUND_TRIP * 10, to);
+        let during = of(to - ROUND_TRIP * 10, to).cost();
+        // As many parity shards of a group as the parity sent says, rounded down.
+        let parity = (during * f64::from(data)) as u32;
+        let step = Step {
+            before: of(from - ROUND_TRIP * 20, from).cost(),
+            during,
+            after: of(to + ROUND_TRIP * 90, to + ROUND_TRIP * 100).cost(),
+            settled: (settled.fresh, settled.again),
+            residual: (group_failure(data.into(), parity, 1e-2, 1.0, 1), residual),
+        };
+        (step, verdict)
+    }
+
+    /// Whether the residual is within its bound, and parity is back.
+    pub fn is_met(&self) -> bool {
+        self.residual.0 <= self.residual.1 && self.settled.1 == 0 && self.after <= 1.25 * self.before
+    }
 }
