@@ -69,31 +69,43 @@ impl Decoder {
     pub fn recover(&mut self, shards: &[Option<&[u8]>], lost: &mut [&mut [u8]]) -> Result<(), Error> {
         let (data, parity) = (self.code.data_shards(), self.code.parity_shards());
         count(shards.len(), data + parity)?;
-        let missing = shards[..data].iter().filter(|shard| shard.is_none()).count();
+        let length = lost.first().map_or(0, |shard| shard.len());
+        // One pass, its sums in registers: with short shards it takes as long as the recovery of one.
+        let mut substitutes = shards.iter().enumerate().skip(data);
+        let mut inputs: ArrayVec<&[u8], MAX_SHARDS> = ArrayVec::new();
+        let (mut used, mut missing, mut sound) = (Pattern::default(), 0, true);
+        for (word, shards) in shards[..data].chunks(64).enumerate() {
+            let mut came = 0;
+            inputs.extend(shards.iter().enumerate().map(|(place, shard)| {
+                let bytes = match shard {
+                    Some(bytes) => {
+                        came |= 1 << place;
+                        *bytes
+                    }
+                    // A lost shard's place in the sums is taken by a parity shard.
+                    None => {
+                        missing += 1;
+                        match substitutes.find_map(|(i, shard)| shard.map(|shard| (i, shard))) {
+                            Some((i, bytes)) => {
+                                used[i / 64] |= 1 << (i % 64);
+                                bytes
+                            }
+                            None => &[],
+                        }
+                    }
+                };
+                sound &= bytes.len() == length;
+                bytes
+            }));
+            used[word] |= came;
+        }
         count(lost.len(), missing)?;
         if missing == 0 {
             return Ok(());
         }
-        let length = lost[0].len();
         one_length(lost.iter().enumerate().map(|(i, shard)| (data + parity + i, &**shard)))?;
-        // Each lost shard's place in the sums is taken by a parity shard.
-        let mut substitutes = shards.iter().enumerate().skip(data);
-        let mut inputs: ArrayVec<&[u8], MAX_SHARDS> = ArrayVec::new();
-        let mut used = Pattern::default();
-        for (place, shard) in shards[..data].iter().enumerate() {
-            let came = match shard {
-                Some(shard) => Some((place, *shard)),
-                None => substitutes.find_map(|(i, shard)| shard.map(|shard| (i, shard))),
-            };
-            let Some((from, shard)) = came else {
-                let there = shards[data..].iter().flatten().count();
-                return Err(Error::TooFewShards { lost: missing, parity: there });
-            };
-            if shard.len() != length {
-                return Err(Error::Length { shard: from, given: shard.len(), wanted: length });
-            }
-            inputs.push(shard);
-            used[from / 64] |= 1 << (from % 64);
+        if !sound {
+            return Err(unfit(shards, data, missing, length));
         }
         let entry = match self.cache.iter().position(|cached| cached.used == used) {
             Some(entry) => {
@@ -146,4 +158,18 @@ impl Decoder {
         });
         entry
     }
+}
+
+/// What is wrong with the shards that came: too few, or one of another length.
+#[cold]
+fn unfit(shards: &[Option<&[u8]>], data: usize, missing: usize, wanted: usize) -> Error {
+    let there = |(i, shard): (usize, &Option<&[u8]>)| Some((i, shard.as_ref()?.len()));
+    let parity = shards[data..].iter().flatten().count();
+    if parity < missing {
+        return Error::TooFewShards { lost: missing, parity };
+    }
+    let substitutes = shards.iter().enumerate().skip(data).filter_map(there).take(missing);
+    let mut used = substitutes.chain(shards.iter().enumerate().take(data).filter_map(there));
+    let (shard, given) = used.find(|(_, given)| *given != wanted).unwrap_or_default();
+    Error::Length { shard, given, wanted }
 }

@@ -45,6 +45,19 @@ pub fn default(data: usize, parity: usize, size: usize) -> Box<dyn Coder> {
     Box::new(Own::new("default kernel", fec::kernel::best(), data, parity, size))
 }
 
+/// The plain sum of as many shards: it reads and writes what the recovery of one does, and multiplies nothing.
+pub fn bound(data: usize, size: usize) -> impl FnMut(u32) {
+    let shards = payload(data, size);
+    let mut sum = vec![0; size];
+    move |times| {
+        let shards: Vec<&[u8]> = shards.iter().map(Vec::as_slice).collect();
+        for _ in 0..times {
+            fec::kernel::best().sum(black_box(&shards), &mut sum);
+            black_box(&mut sum);
+        }
+    }
+}
+
 fn payload(data: usize, size: usize) -> Vec<Vec<u8>> {
     let byte = |shard: usize, i: usize| (shard * 131 + i * 7 + (i >> 8) * 13) as u8;
     (0..data).map(|shard| (0..size).map(|i| byte(shard, i)).collect()).collect()

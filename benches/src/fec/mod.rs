@@ -75,6 +75,9 @@ fn decode(
         coder.lose(lost).map_err(Failure::Said)?;
         contestants.push(contestant(coder.name(), wanted, move |times| coder.decode(times)));
     }
+    if lost == 1 {
+        contestants.push(contestant("bound: XOR of k shards", None, coders::bound(data, size)));
+    }
     let what = format!("decode {lost} lost of");
     hold(event(&what, data, parity, size), contestants, rounds, stop, &mut |_| {})
 }

@@ -8,7 +8,7 @@ use super::{Coefficients, Kernel};
 
 /// A kernel that is lent only where its instructions were found.
 macro_rules! found_at_run_time {
-    ($kernel:ident, $name:literal, $multiply:path) => {
+    ($kernel:ident, $name:literal, $module:ident) => {
         #[derive(Debug)]
         struct $kernel(());
 
@@ -20,7 +20,12 @@ macro_rules! found_at_run_time {
             fn multiply(&self, coefficients: Coefficients<'_>, inputs: &[&[u8]], outputs: &mut [&mut [u8]]) {
                 // SAFETY: the function needs the target features that it names, and nothing else. The only value of this
                 // type is lent by `found`, which has asked the processor for each of them.
-                unsafe { $multiply(coefficients.bytes, inputs, outputs) }
+                unsafe { $module::multiply(coefficients.bytes, inputs, outputs) }
+            }
+
+            fn sum(&self, inputs: &[&[u8]], output: &mut [u8]) {
+                // SAFETY: as above.
+                unsafe { $module::sum(inputs, output) }
             }
         }
     };
@@ -28,14 +33,14 @@ macro_rules! found_at_run_time {
 
 #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
 mod x86_found {
-    use super::super::x86;
+    use super::super::x86::{avx2, gfni, gfni512, ssse3};
     use super::{Coefficients, Kernel};
     use std::arch::is_x86_feature_detected as has;
 
-    found_at_run_time!(Ssse3, "ssse3", x86::ssse3::multiply);
-    found_at_run_time!(Avx2, "avx2", x86::avx2::multiply);
-    found_at_run_time!(Gfni, "gfni", x86::gfni::multiply);
-    found_at_run_time!(Gfni512, "gfni-avx512", x86::gfni512::multiply);
+    found_at_run_time!(Ssse3, "ssse3", ssse3);
+    found_at_run_time!(Avx2, "avx2", avx2);
+    found_at_run_time!(Gfni, "gfni", gfni);
+    found_at_run_time!(Gfni512, "gfni-avx512", gfni512);
 
     /// Those for x86, the slowest first.
     pub fn found() -> impl Iterator<Item = &'static dyn Kernel> {
@@ -55,7 +60,7 @@ mod arm_found {
     use super::super::neon;
     use super::{Coefficients, Kernel};
 
-    found_at_run_time!(Neon, "neon", neon::multiply);
+    found_at_run_time!(Neon, "neon", neon);
 
     /// The one for ARMv8.
     pub fn found() -> impl Iterator<Item = &'static dyn Kernel> {

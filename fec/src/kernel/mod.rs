@@ -41,6 +41,19 @@ pub trait Kernel: Debug + Send + Sync {
 
     /// `outputs[j]` becomes the sum over `i` of `coefficient(j, i) · inputs[i]`. All slices are of one length.
     fn multiply(&self, coefficients: Coefficients<'_>, inputs: &[&[u8]], outputs: &mut [&mut [u8]]);
+
+    /// `output` becomes the sum of the inputs, all of one length: what bounds the recovery of one shard, which multiplies besides.
+    fn sum(&self, inputs: &[&[u8]], output: &mut [u8]) {
+        add_up(inputs, output, 0);
+    }
+}
+
+/// The sum of the inputs from a place on.
+fn add_up(inputs: &[&[u8]], output: &mut [u8], from: usize) {
+    output[from..].fill(0);
+    for input in inputs {
+        output[from..].iter_mut().zip(&input[from..]).for_each(|(sum, byte)| *sum ^= byte);
+    }
 }
 
 /// A matrix of coefficients, and what the kernel has prepared for it.
@@ -58,13 +71,15 @@ pub(crate) struct Matrix {
     columns: usize,
     bytes: Vec<u8>,
     tables: Vec<u8>,
+    /// Bytes of tables for each coefficient.
+    each: usize,
 }
 
 impl Matrix {
     /// Room for a matrix, all zero.
     pub fn with_room(kernel: &dyn Kernel, columns: usize, rows: usize) -> Matrix {
-        let tables = vec![0; rows * columns * kernel.table_bytes()];
-        Matrix { columns, bytes: vec![0; rows * columns], tables }
+        let each = kernel.table_bytes();
+        Matrix { columns, bytes: vec![0; rows * columns], tables: vec![0; rows * columns * each], each }
     }
 
     /// Sets the first rows, as many as there are, and prepares for them.
@@ -77,7 +92,7 @@ impl Matrix {
 
     /// Some of the rows.
     pub fn rows(&self, from: usize, rows: usize) -> Coefficients<'_> {
-        let each = self.tables.len() / self.bytes.len();
+        let each = self.each;
         let (start, end) = (from * self.columns, (from + rows) * self.columns);
         Coefficients { bytes: &self.bytes[start..end], tables: &self.tables[start * each..end * each] }
     }

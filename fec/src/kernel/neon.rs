@@ -20,6 +20,12 @@ fn zero() -> Vector {
 
 #[target_feature(enable = "neon")]
 #[inline]
+fn xor(a: Vector, b: Vector) -> Vector {
+    veorq_u8(a, b)
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
 fn load(bytes: &[u8; WIDTH]) -> Vector {
     bytemuck::cast(*bytes)
 }
@@ -49,6 +55,12 @@ fn add(sum: Vector, data: Halves, factor: Halves) -> Vector {
     let low = vqtbl1q_u8(factor.low, data.low);
     let high = vqtbl1q_u8(factor.high, data.high);
     veorq_u8(sum, veorq_u8(low, high))
+}
+
+#[target_feature(enable = "neon")]
+#[inline]
+fn add_two(sum: Vector, data: (Halves, Halves), factors: (Halves, Halves)) -> Vector {
+    add(add(sum, data.0, factors.0), data.1, factors.1)
 }
 
 vector_kernel!("neon", { 1 => 4, 2 => 4, 3 => 2, 4 => 2 });

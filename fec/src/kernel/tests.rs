@@ -43,8 +43,10 @@ fn each_product_of_two_bytes() {
 #[test]
 fn all_lengths_and_numbers_of_outputs() {
     let mut random = fastrand::Rng::with_seed(1);
-    let lengths =
-        [1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 191, 255, 256, 257, 300, 511, 513];
+    let lengths = [
+        1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 191, 255, 256, 257, 300, 511, 513, 1024,
+        1025, 1100,
+    ];
     for length in lengths {
         for rows in 1..=10 {
             let columns = random.usize(1..12);
@@ -57,6 +59,22 @@ fn all_lengths_and_numbers_of_outputs() {
                 let got = product_of(kernel, &coefficients, &inputs, rows);
                 assert_eq!(got, wanted, "{}: {length} bytes, {columns} to {rows}", kernel.name());
             }
+        }
+    }
+}
+
+#[test]
+fn sums_are_sums() {
+    for kernel in kernels() {
+        for length in [1, 100, 511, 512, 513, 1100] {
+            let inputs: Vec<Vec<u8>> =
+                (1..4u8).map(|n| (0..length).map(|i| (i as u8).wrapping_mul(n) ^ n).collect()).collect();
+            let wanted: Vec<u8> =
+                (0..length).map(|i| inputs.iter().fold(0, |sum, input| sum ^ input[i])).collect();
+            let slices: Vec<&[u8]> = inputs.iter().map(Vec::as_slice).collect();
+            let mut output = vec![0xa5; length];
+            kernel.sum(&slices, &mut output);
+            assert_eq!(output, wanted, "{}: {length}", kernel.name());
         }
     }
 }

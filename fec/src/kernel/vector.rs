@@ -2,8 +2,8 @@
 //! function that names them itself can have them.
 
 /// Writes `multiply` for an instruction set. The module has `type Vector`, `WIDTH` bytes wide, `type Split`, `type Factor`, and
-/// functions with the same target features: `load` and `store`, `zero`, `split` for what the products of an input need of
-/// it, `factor` for what they need of a coefficient, `add` for a sum with a product. `$rows => $columns` says how many outputs go
+/// functions with the same target features: `load` and `store`, `zero`, `xor`, `split` for what the products of an input need of
+/// it, `factor` for what they need of a coefficient, `add` for a sum with a product, `add_two` for one with two. `$rows => $columns` says how many outputs go
 /// at once, and over how many vectors: as many sums as the registers hold, so that each input is loaded once.
 macro_rules! vector_kernel {
     ($features:literal, { $($rows:literal => $columns:literal),+ }) => {
@@ -22,6 +22,27 @@ macro_rules! vector_kernel {
                     _ => {}
                 }
             }
+        }
+
+        /// The sum of the inputs; see [`Kernel::sum`](crate::kernel::Kernel::sum).
+        #[target_feature(enable = $features)]
+        pub fn sum(inputs: &[&[u8]], output: &mut [u8]) {
+            const C: usize = 8;
+            let whole = output.len() - output.len() % (C * WIDTH);
+            for at in (0..whole).step_by(C * WIDTH) {
+                let mut sums = [zero(); C];
+                for input in inputs {
+                    let (vectors, _) = input[at..at + C * WIDTH].as_chunks::<WIDTH>();
+                    for c in 0..C {
+                        sums[c] = xor(sums[c], load(&vectors[c]));
+                    }
+                }
+                let (vectors, _) = output[at..at + C * WIDTH].as_chunks_mut::<WIDTH>();
+                for c in 0..C {
+                    store(sums[c], &mut vectors[c]);
+                }
+            }
+            crate::kernel::add_up(inputs, output, whole);
         }
 
         #[target_feature(enable = $features)]
@@ -57,16 +78,26 @@ macro_rules! vector_kernel {
             let count = inputs.len();
             let rows: [&[u8]; R] = std::array::from_fn(|row| &coefficients[row * count..(row + 1) * count]);
             let mut sums = [[zero(); C]; R];
-            for (i, input) in inputs.iter().enumerate() {
-                let (vectors, _) = input[at..at + C * WIDTH].as_chunks::<WIDTH>();
-                let mut data = [split(zero()); C];
+            // By twos, as some instruction sets add two products at once.
+            let mut i = 0;
+            while i + 2 <= count {
+                let (first, _) = inputs[i][at..at + C * WIDTH].as_chunks::<WIDTH>();
+                let (second, _) = inputs[i + 1][at..at + C * WIDTH].as_chunks::<WIDTH>();
+                let factors: [_; R] = std::array::from_fn(|r| (factor(rows[r][i]), factor(rows[r][i + 1])));
                 for c in 0..C {
-                    data[c] = split(load(&vectors[c]));
+                    let data = (split(load(&first[c])), split(load(&second[c])));
+                    for r in 0..R {
+                        sums[r][c] = add_two(sums[r][c], data, factors[r]);
+                    }
                 }
+                i += 2;
+            }
+            if i < count {
+                let (vectors, _) = inputs[i][at..at + C * WIDTH].as_chunks::<WIDTH>();
                 for r in 0..R {
                     let factor = factor(rows[r][i]);
                     for c in 0..C {
-                        sums[r][c] = add(sums[r][c], data[c], factor);
+                        sums[r][c] = add(sums[r][c], split(load(&vectors[c])), factor);
                     }
                 }
             }

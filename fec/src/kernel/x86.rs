@@ -29,6 +29,12 @@ pub mod ssse3 {
 
     #[target_feature(enable = "ssse3")]
     #[inline]
+    fn xor(a: Vector, b: Vector) -> Vector {
+        _mm_xor_si128(a, b)
+    }
+
+    #[target_feature(enable = "ssse3")]
+    #[inline]
     fn load(bytes: &[u8; WIDTH]) -> Vector {
         bytemuck::cast(*bytes)
     }
@@ -62,6 +68,12 @@ pub mod ssse3 {
         _mm_xor_si128(sum, _mm_xor_si128(low, high))
     }
 
+    #[target_feature(enable = "ssse3")]
+    #[inline]
+    fn add_two(sum: Vector, data: (Halves, Halves), factors: (Halves, Halves)) -> Vector {
+        add(add(sum, data.0, factors.0), data.1, factors.1)
+    }
+
     vector_kernel!("ssse3", { 1 => 4, 2 => 2, 3 => 2, 4 => 2 });
 }
 
@@ -83,6 +95,12 @@ pub mod avx2 {
     #[inline]
     fn zero() -> Vector {
         _mm256_setzero_si256()
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn xor(a: Vector, b: Vector) -> Vector {
+        _mm256_xor_si256(a, b)
     }
 
     #[target_feature(enable = "avx2")]
@@ -123,6 +141,12 @@ pub mod avx2 {
         _mm256_xor_si256(sum, _mm256_xor_si256(low, high))
     }
 
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    fn add_two(sum: Vector, data: (Halves, Halves), factors: (Halves, Halves)) -> Vector {
+        add(add(sum, data.0, factors.0), data.1, factors.1)
+    }
+
     vector_kernel!("avx2", { 1 => 4, 2 => 2, 3 => 2, 4 => 2 });
 }
 
@@ -138,6 +162,12 @@ pub mod gfni {
     #[inline]
     fn zero() -> Vector {
         _mm256_setzero_si256()
+    }
+
+    #[target_feature(enable = "avx2,gfni")]
+    #[inline]
+    fn xor(a: Vector, b: Vector) -> Vector {
+        _mm256_xor_si256(a, b)
     }
 
     #[target_feature(enable = "avx2,gfni")]
@@ -170,6 +200,12 @@ pub mod gfni {
         _mm256_xor_si256(sum, _mm256_gf2p8affine_epi64_epi8::<0>(data, factor))
     }
 
+    #[target_feature(enable = "avx2,gfni")]
+    #[inline]
+    fn add_two(sum: Vector, data: (Vector, Vector), factors: (Vector, Vector)) -> Vector {
+        add(add(sum, data.0, factors.0), data.1, factors.1)
+    }
+
     vector_kernel!("avx2,gfni", { 1 => 4, 2 => 4, 3 => 2, 4 => 2, 5 => 2, 6 => 1, 7 => 1, 8 => 1 });
 }
 
@@ -185,6 +221,12 @@ pub mod gfni512 {
     #[inline]
     fn zero() -> Vector {
         _mm512_setzero_si512()
+    }
+
+    #[target_feature(enable = "avx512f,gfni")]
+    #[inline]
+    fn xor(a: Vector, b: Vector) -> Vector {
+        _mm512_xor_si512(a, b)
     }
 
     #[target_feature(enable = "avx512f,gfni")]
@@ -217,5 +259,14 @@ pub mod gfni512 {
         _mm512_xor_si512(sum, _mm512_gf2p8affine_epi64_epi8::<0>(data, factor))
     }
 
-    vector_kernel!("avx512f,gfni", { 1 => 8, 2 => 8, 3 => 4, 4 => 4, 5 => 2, 6 => 2, 7 => 2, 8 => 2 });
+    #[target_feature(enable = "avx512f,gfni")]
+    #[inline]
+    fn add_two(sum: Vector, data: (Vector, Vector), factors: (Vector, Vector)) -> Vector {
+        let first = _mm512_gf2p8affine_epi64_epi8::<0>(data.0, factors.0);
+        let second = _mm512_gf2p8affine_epi64_epi8::<0>(data.1, factors.1);
+        // The sum of all three.
+        _mm512_ternarylogic_epi64::<0x96>(sum, first, second)
+    }
+
+    vector_kernel!("avx512f,gfni", { 1 => 16, 2 => 8, 3 => 4, 4 => 4, 5 => 2, 6 => 2, 7 => 2, 8 => 2 });
 }
