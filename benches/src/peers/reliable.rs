@@ -55,7 +55,7 @@ impl Transfer {
             tx_depth: setup.tx_depth,
             rx_depth: setup.rx_depth,
             memory: 4 << 20,
-            window: 512 << 10,
+            window: 1 << 20,
             wan: None,
             time: Duration::from_secs_f64(setup.warmup + setup.seconds),
         }
@@ -194,7 +194,7 @@ mod tests {
         let [server, client] = commands(&setup, &many, &devices).map(|line| text(&line));
         assert_eq!(
             server,
-            "spraywire bw --service=reliable --window=524288 --port a --ip 192.0.2.1 --mtu 4200 --cores 2 --json --wait 20 --idle spin"
+            "spraywire bw --service=reliable --window=1048576 --port a --ip 192.0.2.1 --mtu 4200 --cores 2 --json --wait 20 --idle spin"
         );
         assert!(client.contains(" 192.0.2.1 --size=64 --duration=900ms --tx-depth=128 --rx-depth=512 --peers=1000 --memory=5242880 --port b"), "{client}");
         let raw = Transfer { raw: true, ..many };
