@@ -4,6 +4,7 @@ use super::api::{Drop, Origin, Received};
 use super::congestion::{Acked, Congestion};
 use super::engine::Engine;
 use super::handshake::MOST_GRANT;
+use super::protect::STAGE;
 use super::segments::{CHUNK, Segments};
 use crate::time::Instant;
 use crate::wire::shim::{Feedback, FeedbackHead, Kind, ShimError};
@@ -40,10 +41,12 @@ impl Engine {
         let more_grant = self.take_grant(slot, &head);
         self.count_duplicates(slot, head.duplicates);
         let (rtt, ce, told) = self.take_reports(slot, &feedback);
-        if self.sessions[slot].tx.protecting != 0 {
+        if STAGE && self.sessions[slot].tx.protecting != 0 {
             self.observe_losses(slot, &head, told);
         }
-        self.note_repaired(slot, &head, told);
+        if STAGE {
+            self.note_repaired(slot, &head, told);
+        }
         let (now, tx) = (self.clock, &mut self.sessions[slot].tx);
         tx.control.on_acked(&Acked { now, bytes, rtt, ce, limited });
         if bytes > 0 || more_grant {

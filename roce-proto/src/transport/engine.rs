@@ -4,7 +4,7 @@ use super::api::{Address, Completion, Event, Move, Operation, SessionKey, Status
 use super::config::{Config, ConfigError};
 use super::counters::Counters;
 use super::path::Path;
-use super::protect::{Group, Protecting};
+use super::protect::{Group, Protecting, STAGE};
 use super::recovery::Step;
 use super::segments::Segments;
 use super::session::{Block, Channel, Incoming, Receiving, Sending, Session, SessionStats, State, due};
@@ -340,7 +340,7 @@ impl Engine {
 
     /// Completes a send that is over, and forgets it.
     pub(super) fn finish_send(&mut self, at: u32, status: Status) {
-        let (slot, protected) = (self.sends[at].session, self.sends[at].protection.is_some());
+        let (slot, protected) = (self.sends[at].session, STAGE && self.sends[at].protection.is_some());
         self.send_chain.remove(&mut self.sessions[slot].sends, at);
         if protected {
             self.drop_parity(slot, at);

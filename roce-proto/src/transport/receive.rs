@@ -4,6 +4,7 @@ use super::api::{Drop, Origin, Place, Placement, Received, Status};
 use super::config::REJECTED;
 use super::engine::Engine;
 use super::post::segments_of;
+use super::protect::STAGE;
 use super::session::{Block, Fate, Incoming, Receiving, State, due};
 use super::table::List;
 use super::window::Verdict;
@@ -102,7 +103,7 @@ impl Engine {
         }
         let (now, waited) = (self.now, self.waited);
         let ahead = self.path_mut(slot, path).rx.note(seq, time, ce, now, waited);
-        if ahead != 1 {
+        if STAGE && ahead != 1 {
             self.note_skipped(slot, ahead);
         }
         Ok(ahead > 1)
@@ -202,7 +203,7 @@ impl Engine {
         } else {
             self.feedback_within(slot);
         }
-        if !self.sessions[slot].rx.groups.is_empty() {
+        if STAGE && !self.sessions[slot].rx.groups.is_empty() {
             self.look_at_groups(slot, data.seq);
         }
         received
@@ -461,7 +462,7 @@ impl Engine {
     /// Frees an incoming message, its blocks and its groups.
     pub(super) fn forget_incoming(&mut self, at: u32) {
         let mut m = self.incoming[at];
-        if !self.sessions[m.session].rx.groups.is_empty() {
+        if STAGE && !self.sessions[m.session].rx.groups.is_empty() {
             self.forget_groups_of(at);
         }
         let mut blocks = 0;

@@ -3,6 +3,7 @@
 use super::api::{Destination, Source, Transmit};
 use super::congestion::Congestion;
 use super::engine::Engine;
+use super::protect::STAGE;
 use super::segments::{Segment, State};
 use super::session::{Queue, Session};
 use crate::time::Instant;
@@ -92,7 +93,8 @@ impl Engine {
         {
             return Ok(self.write_copy(slot, record, buf));
         }
-        if self.sessions[slot].tx.protecting != 0
+        if STAGE
+            && self.sessions[slot].tx.protecting != 0
             && let Some(parity) = self.next_parity(slot, buf)
         {
             return Ok(parity);
@@ -153,7 +155,10 @@ impl Engine {
             self.has_window(slot).ok()?;
             let at = self.pick_message(slot).ok()?;
             let send = &self.sends[at];
-            if send.segments != 1 || send.protection.is_some() || send.len as usize + Data::LEN > room {
+            if send.segments != 1
+                || (STAGE && send.protection.is_some())
+                || send.len as usize + Data::LEN > room
+            {
                 return None;
             }
             self.open_segment(slot, at).ok()?
@@ -285,7 +290,7 @@ impl Engine {
             again: false,
             lag: 0,
         };
-        let mut protection = send.protection;
+        let mut protection = send.protection.filter(|_| STAGE);
         if let Some(p) = protection
             && send.sent.is_multiple_of(p.block())
         {
@@ -320,7 +325,7 @@ impl Engine {
         buf: &mut [u8],
     ) -> Transmit {
         let clock = self.clock;
-        let protecting = !again && self.sessions[slot].tx.protecting != 0;
+        let protecting = STAGE && !again && self.sessions[slot].tx.protecting != 0;
         let path = if let Some(path) = on {
             path
         } else if protecting && self.sends[self.segments.get(record).message].protection.is_some() {
@@ -422,7 +427,10 @@ impl Engine {
             granted: send.granted,
             more: false,
         };
-        let more = self.config.mechanisms.bundle && send.segments == 1 && send.protection.is_none() && !void;
+        let more = self.config.mechanisms.bundle
+            && send.segments == 1
+            && !(STAGE && send.protection.is_some())
+            && !void;
         if let Some(place) = buf.first_chunk_mut() {
             *place = data.to_bytes();
         }
@@ -456,7 +464,7 @@ impl Engine {
         if self.sessions[slot].tx.bad_at <= clock {
             self.probe_bad(slot);
         }
-        if self.sessions[slot].tx.repair_at <= clock {
+        if STAGE && self.sessions[slot].tx.repair_at <= clock {
             self.expire_repairs(slot);
         }
         if self.sessions[slot].announcing.at <= clock {
@@ -483,7 +491,7 @@ impl Engine {
                 .min(s.tx.at)
                 .min(s.tx.wake_at)
                 .min(s.tx.ask_at)
-                .min(s.tx.repair_at);
+                .min(if STAGE { s.tx.repair_at } else { Instant::MAX });
         let at = s.rx.at.min(s.rx.ask_at).min(tx).min(s.announcing.at).min(s.alive_at);
         self.arm(slot, at);
     }

@@ -13,6 +13,9 @@ use core::time::Duration;
 use fec::CodecId;
 use fec::policy::Protection;
 
+/// False in a build without this stage, to count what untagged messages pay for it: `scripts/untagged.sh`.
+pub(super) const STAGE: bool = !cfg!(feature = "without-protection");
+
 /// The codecs that this end knows, one bit each: bit 0 is Reed–Solomon, version 1.
 pub(super) const CODECS: u8 = 1;
 /// What bit 0 stands for on the wire.

@@ -1,6 +1,6 @@
 //! The receiver's half: parity is kept while something of its group is missing, and repairs it as soon as enough is there.
 
-use super::{CODEC, part};
+use super::{CODEC, STAGE, part};
 use crate::transport::api::{Drop, Origin, Place, Placement, Received, Status};
 use crate::transport::engine::Engine;
 use crate::transport::post::segments_of;
@@ -308,7 +308,7 @@ impl Engine {
     /// names are free for others with the next packet.
     #[inline]
     pub fn next_repair(&mut self) -> Option<Repair> {
-        let group = self.repairable?;
+        let group = self.repairable.filter(|_| STAGE)?;
         self.repair(group)
     }
 
