@@ -3,7 +3,7 @@
 use crate::basic::config;
 use crate::net::{Net, Weather};
 use fec::policy::Protection;
-use roce_proto::transport::{Config, Drop, Fec, Operation, Protect, Status};
+use roce_proto::transport::{Config, Drop, Fec, Limits, Operation, Protect, Status};
 use roce_proto::wire::shim::{Data, Kind, Parity, Semantics, Seq};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -35,6 +35,37 @@ fn pair() -> Net {
 fn pair_by_32() -> Net {
     let protect = Protect::Everything(Protection { data: 32, parity: 4, depth: 1 });
     pair_of(Config { fec: Fec { protect, ..Fec::default() }, ..config() })
+}
+
+/// A session with much to repair leaves half of the shards to others, each of which may have some.
+#[test]
+fn a_session_leaves_shards_to_others() {
+    let protect = Protect::Everything(Protection { data: 32, parity: 4, depth: 1 });
+    let limits = Limits { shards: 48, ..config().limits };
+    let config = Config { fec: Fec { protect, ..Fec::default() }, limits, ..config() };
+    let mut net = Net::new(5, far(), &[config; 3]);
+    net.open(1, 0);
+    net.open(2, 0);
+    net.pass(ROUND_TRIP * 2);
+    // Five of each group: nothing can be repaired, and all parity is kept.
+    net.filter = |bytes| fresh(bytes).is_none_or(|d| d.segment % 32 >= 5);
+    // Receives are announced first.
+    net.receive(0, 1, 5, 480_000);
+    net.receive(0, 2, 5, 480_000);
+    net.pass(ROUND_TRIP);
+    let mut kept = Vec::new();
+    for from in [1, 2] {
+        net.send_tagged(from, 0, (5, 480_000), GRADIENT);
+        net.pass(ONE_WAY + Duration::from_millis(1));
+        let used = net.hosts[0].engine.in_use();
+        kept.extend(used.iter().find(|(name, _)| *name == "shards").map(|(_, used)| *used));
+    }
+    assert_eq!(kept, [24, 40], "half of them, then sixteen more");
+    assert!(net.hosts[0].engine.counters().dropped(Drop::NoShard) > 0);
+    net.filter = |_| true;
+    let done = |net: &Net| net.completions(0, Operation::Recv, Status::Success) == 2;
+    net.run(Duration::from_secs(5), done);
+    assert!(done(&net));
 }
 
 /// The data packet, if it is the first transmission of one.

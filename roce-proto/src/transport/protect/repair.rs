@@ -12,6 +12,9 @@ use fec::{MOST_DATA, MOST_PARITY};
 
 /// Parity shards that one session may keep, so that none has all of them: two blocks of 16 groups.
 const MOST_KEPT: u32 = 128;
+/// What a session may keep when half of all shards are in use: else a few sessions, each with as many as it may have, would leave nothing for
+/// the others. It is the parity of four groups.
+const FEW_KEPT: u32 = 16;
 
 /// A group with parity, of which something is missing.
 #[derive(Clone, Copy, Debug)]
@@ -215,7 +218,9 @@ impl Engine {
     }
 
     fn has_room_for_shard(&self, slot: u32) -> bool {
-        self.shards.has_room() && self.sessions[slot].rx.shards < MOST_KEPT
+        let own = self.sessions[slot].rx.shards;
+        let plenty = 2 * self.shards.len() < self.config.limits.shards as usize;
+        self.shards.has_room() && own < if plenty { MOST_KEPT } else { FEW_KEPT }
     }
 
     /// Keeps a parity shard, and sees whether it is enough now.

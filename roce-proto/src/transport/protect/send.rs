@@ -479,13 +479,17 @@ impl Engine {
     pub(in crate::transport) fn expire_repairs(&mut self, slot: u32) {
         self.sessions[slot].tx.repair_at = Instant::MAX;
         let Some(at) = self.sessions[slot].tx.protecting.checked_sub(1) else { return };
-        while let Some(record) = self.protecting[at].awaiting.head() {
+        // All of them: one found later may be due earlier, on a shorter path.
+        let mut next = self.protecting[at].awaiting.head();
+        while let Some(record) = next {
+            next = self.path_chain.next(record);
             let due = self.repair_due(slot, record);
             if due > self.clock {
-                self.sessions[slot].tx.repair_at = due;
-                break;
+                let tx = &mut self.sessions[slot].tx;
+                tx.repair_at = tx.repair_at.min(due);
+            } else {
+                self.request_awaiting(slot, record);
             }
-            self.request_awaiting(slot, record);
         }
         self.wake(slot);
     }
