@@ -39,7 +39,7 @@ use store::{Entry, Store};
 const BURSTS: usize = 8;
 
 /// How a reliable endpoint is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReliableConfig {
     /// The port it lives on: an index into the worker's ports.
     pub port: usize,

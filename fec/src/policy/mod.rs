@@ -7,6 +7,7 @@ mod burst;
 mod losses;
 mod rules;
 
+use crate::{MOST_DATA, MOST_PARITY};
 pub use burst::group_failure;
 pub use losses::Losses;
 
@@ -92,6 +93,21 @@ impl Protection {
     }
 }
 
+/// How strongly the messages of a kind are protected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Strength {
+    /// Data shards of a group, at the most: 1 to [`MOST_DATA`](crate::MOST_DATA).
+    pub data: u8,
+    /// Parity shards of a group, at the most: up to [`MOST_PARITY`](crate::MOST_PARITY). Without any, nothing is protected.
+    pub parity: u8,
+    /// Share of groups that may be left unrepaired.
+    pub residual: f64,
+    /// Messages of a lower priority are not protected.
+    pub from_priority: u8,
+    /// Groups that are interleaved, where code and interleaving are not to follow what is measured.
+    pub fixed: Option<u8>,
+}
+
 /// What the rules go by, all of it configurable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
@@ -102,8 +118,14 @@ pub struct Policy {
     /// Segments of a block at the most. A receiver waits for a whole block where a loss is to be repaired, and other messages of
     /// the session wait until one is out.
     pub block: u32,
-    /// Of groups at the most, the share that a class may leave unrepaired: data-parallel, early stages, late stages, control.
-    pub residual: [f64; 4],
+    /// Gradients: long, and nobody takes part of them.
+    pub gradients: Strength,
+    /// Activations of early stages, which hold up all stages after them.
+    pub early: Strength,
+    /// Those of late ones, which hold up few.
+    pub late: Strength,
+    /// Control, which is short.
+    pub control: Strength,
 }
 
 impl Default for Policy {
@@ -115,32 +137,44 @@ impl Default for Policy {
             // 512 segments of 4 KiB are two megabytes: 168 µs at 100 Gb/s. Half as many take twice the parity where losses come in bursts of 8:
             // with groups of 16 they leave room for 16 of them, and a burst takes two shards of one every other time.
             block: 512,
-            residual: [1e-4, 1e-5, 1e-3, 1e-6],
+            gradients: Strength { from_priority: rules::HIGH, ..adaptive(32, 4, 1e-4) },
+            early: adaptive(16, 8, 1e-5),
+            late: adaptive(32, 2, 1e-3),
+            control: adaptive(8, 4, 1e-6),
         }
     }
 }
 
+const fn adaptive(data: u8, parity: u8, residual: f64) -> Strength {
+    Strength { data, parity, residual, from_priority: 0, fixed: None }
+}
+
 /// The protection for a message, or none.
 pub fn choose(policy: &Policy, message: &Message, network: &Network) -> Option<Protection> {
-    if !rules::wants_protection(message) || !rules::repair_is_faster(policy, message, network) {
+    let kind = rules::kind(policy, message)?;
+    if !rules::wants_protection(message, kind) || !rules::repair_is_faster(policy, message, network) {
         return None;
     }
-    let shape = rules::shape(policy, message);
-    let residual = rules::residual(message, network, shape.residual);
+    if let Some(depth) = kind.fixed {
+        return Some(rules::as_given(policy, message, kind, depth));
+    }
+    let residual = rules::residual(message, network, kind.residual);
     let protections = rules::depths(policy, message, network).map(|depth| {
-        let data = rules::group(policy, message, shape.data, depth);
+        let data = rules::group(policy, message, kind.data.min(MOST_DATA as u8), depth);
         let depth = rules::groups_there_are(message, data, depth);
-        let parity = rules::strength(data, depth, shape.most, residual, network);
+        let parity = rules::strength(data, depth, kind.parity.min(MOST_PARITY as u8), residual, network);
         Protection { data, parity, depth }
     });
     rules::cheapest(message, network, residual, protections)
 }
 
-/// A message that has begun is protected so from its next block on: its blocks keep their shape, their strength follows the network.
+/// A message that has begun is protected so from its next block on: its blocks keep their shape, their strength follows the network, unless it is
+/// fixed.
 pub fn adapt(policy: &Policy, message: &Message, network: &Network, begun: Protection) -> Protection {
-    let shape = rules::shape(policy, message);
-    let residual = rules::residual(message, network, shape.residual);
-    let parity = rules::strength(begun.data, begun.depth, shape.most, residual, network);
+    let Some(kind) = rules::kind(policy, message).filter(|kind| kind.fixed.is_none()) else { return begun };
+    let residual = rules::residual(message, network, kind.residual);
+    let parity =
+        rules::strength(begun.data, begun.depth, kind.parity.min(MOST_PARITY as u8), residual, network);
     Protection { parity, ..begun }
 }
 

@@ -1,33 +1,40 @@
 //! One rule each, with its reason.
 
-use super::{Class, Message, Network, Policy, Protection, group_failure};
+use crate::{MOST_DATA, MOST_PARITY};
+
+use super::{Class, Message, Network, Policy, Protection, Strength, group_failure};
 
 /// Priorities from this on are high.
-const HIGH: u8 = 8;
+pub const HIGH: u8 = 8;
 /// The deepest interleaving: a parity shard of each group is a burst of its own by then.
 const DEEPEST: u8 = 32;
 /// Smaller groups than this cost a parity shard for every few data shards; rather less interleaving.
 const SMALLEST: u8 = 4;
 
-/// What a class begins from.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shape {
-    /// Data shards of a group.
-    pub data: u8,
-    /// Parity shards of a group, at the most.
-    pub most: u8,
-    /// Share of groups that may be left unrepaired.
-    pub residual: f64,
+/// Large groups are cheap, small ones are done early. Gradients are long and nobody takes part of them: (32, up to 4). An early stage
+/// holds up all stages after it: half as long groups, up to as strong as (16,4) and (32,8) are, and stronger. A late stage holds up few:
+/// (32, up to 2). Control is short. Untagged traffic asked for nothing.
+pub fn kind<'a>(policy: &'a Policy, message: &Message) -> Option<&'a Strength> {
+    match message.class {
+        Class::Untagged => None,
+        Class::DataParallel => Some(&policy.gradients),
+        Class::PipelineParallel if message.stage < policy.late_stage => Some(&policy.early),
+        Class::PipelineParallel => Some(&policy.late),
+        Class::Control => Some(&policy.control),
+    }
 }
 
-/// Untagged traffic asked for nothing. Low-priority gradients are late by nobody's measure: what is lost of them is sent again, or
-/// compensated by the application.
-pub fn wants_protection(message: &Message) -> bool {
-    match message.class {
-        Class::Untagged => false,
-        Class::DataParallel => message.priority >= HIGH,
-        Class::PipelineParallel | Class::Control => true,
-    }
+/// Low-priority gradients are late by nobody's measure: what is lost of them is sent again, or compensated by the application.
+pub fn wants_protection(message: &Message, kind: &Strength) -> bool {
+    kind.parity > 0 && kind.data > 0 && message.priority >= kind.from_priority
+}
+
+/// Who fixes a code knows the network better than measuring does, or compares. Only what a block holds, and a message, bounds it.
+pub fn as_given(policy: &Policy, message: &Message, kind: &Strength, depth: u8) -> Protection {
+    let data = group(policy, message, kind.data.min(MOST_DATA as u8), 1);
+    let room = policy.block / u32::from(data);
+    let depth = u32::from(depth).min(room).min(message.segments.div_ceil(data.into())).max(1) as u8;
+    Protection { data, parity: kind.parity.min(MOST_PARITY as u8), depth }
 }
 
 /// Parity is sent for every message, a retransmission for a lost segment only. It pays where the round trip that it saves is long, and
@@ -36,21 +43,6 @@ pub fn wants_protection(message: &Message) -> bool {
 pub fn repair_is_faster(policy: &Policy, message: &Message, network: &Network) -> bool {
     let has_time = message.deadline > 4 * network.round_trip;
     message.segments > 0 && network.round_trip > policy.short_round_trip && !has_time
-}
-
-/// Large groups are cheap, small ones are done early. Gradients are long and nobody takes part of them: (32, up to 4). An early stage
-/// holds up all stages after it: half as long groups, up to as strong as (16,4) and (32,8) are, and stronger. A late stage holds up few:
-/// (32, up to 2). Control is short.
-pub fn shape(policy: &Policy, message: &Message) -> Shape {
-    let [gradients, early, late, control] = policy.residual;
-    match message.class {
-        Class::PipelineParallel if message.stage < policy.late_stage => {
-            Shape { data: 16, most: 8, residual: early }
-        }
-        Class::PipelineParallel => Shape { data: 32, most: 2, residual: late },
-        Class::Control => Shape { data: 8, most: 4, residual: control },
-        Class::DataParallel | Class::Untagged => Shape { data: 32, most: 4, residual: gradients },
-    }
 }
 
 /// A burst must not take more of a group than its parity. How deep that asks to interleave follows from what it costs: a shallow block needs more

@@ -260,3 +260,30 @@ fn blocks_of_a_message_that_has_begun_follow_the_network_in_strength_only() {
     );
     assert_eq!(adapt(&policy, &message, &good, now), begun);
 }
+
+#[test]
+fn a_strength_that_is_given_is_taken_whatever_is_measured() {
+    let fixed =
+        |data, parity, depth| Strength { data, parity, fixed: Some(depth), ..Policy::default().gradients };
+    let chosen = |strength, message, network| {
+        let policy = Policy { gradients: strength, ..Policy::default() };
+        choose(&policy, &message, &network).map(|p| (p.data, p.parity, p.depth))
+    };
+    let clean = Network { loss: 1e-6, ..FAR };
+    let stormy = Network { loss: 0.2, burst: 20.0, ..FAR };
+    for network in [clean, stormy] {
+        assert_eq!(chosen(fixed(20, 3, 4), gradient(4000), network), Some((20, 3, 4)));
+        // No more groups than the message or a block has.
+        assert_eq!(chosen(fixed(20, 3, 4), gradient(30), network), Some((15, 3, 2)));
+        assert_eq!(chosen(fixed(64, 3, 64), gradient(100_000), network).map(|p| p.2), Some(8));
+    }
+    // Who is not protected at all is not so with a fixed code either.
+    assert_eq!(chosen(fixed(20, 0, 4), gradient(4000), FAR), None);
+    assert_eq!(chosen(fixed(20, 3, 4), Message { priority: 7, ..gradient(4000) }, FAR), None);
+    assert_eq!(chosen(fixed(20, 3, 4), gradient(4000), Network { round_trip: 400_000, ..FAR }), None);
+    // What no code has is the most that there is.
+    assert_eq!(chosen(fixed(255, 255, 255), gradient(4000), FAR), Some((64, 16, 8)));
+    assert_eq!(chosen(fixed(0, 3, 0), gradient(4000), FAR), None);
+    let low = Strength { from_priority: 3, ..fixed(20, 3, 4) };
+    assert!(chosen(low, Message { priority: 3, ..gradient(4000) }, FAR).is_some());
+}

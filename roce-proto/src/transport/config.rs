@@ -7,7 +7,7 @@ use crate::wire::shim::Seq;
 use thiserror::Error;
 
 /// The sizes, limits and times of an engine. Every table is allocated when the engine is made and never grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// Number of this incarnation: another each time the endpoint starts.
     pub epoch: u64,
@@ -265,7 +265,7 @@ impl Config {
             ("limits.session_incoming", u64::from(l.session_incoming), 1, 65_535),
             ("limits.blocks", u64::from(l.blocks), 1, most),
             ("limits.shards", u64::from(l.shards), 1, most),
-            ("fec.block", u64::from(self.fec.block), 1, 4_096),
+            ("fec.policy.block", u64::from(self.fec.policy.block), 1, 4_096),
             ("limits.segments", u64::from(l.segments), 64, 1 << 26),
             ("limits.steps", u64::from(l.steps), 1, most),
             ("limits.window", u64::from(l.window), 64, 65_536),

@@ -2,7 +2,7 @@
 
 use crate::basic::config;
 use crate::net::{Net, Weather};
-use fec::policy::Protection;
+use fec::policy::{Policy, Protection};
 use roce_proto::transport::{Config, Drop, Fec, Limits, Operation, Protect, Status};
 use roce_proto::wire::shim::{Data, Kind, Parity, Semantics, Seq};
 use std::sync::Mutex;
@@ -274,7 +274,10 @@ fn through_any_weather() {
             }),
         };
         let config = Config {
-            fec: Fec { protect, short_round_trip: Duration::ZERO, block: rng.u32(1..200) },
+            fec: Fec {
+                protect,
+                policy: Policy { short_round_trip: 0, block: rng.u32(1..200), ..Policy::default() },
+            },
             paths: rng.u8(1..6),
             first: Seq(u32::MAX - rng.u32(0..100)),
             ..config()

@@ -110,9 +110,9 @@ fn protect(scenario: &mut Scenario) {
             _ => Protect::ByTag,
         };
         if rng.u8(..4) > 0 {
-            c.fec.short_round_trip = Duration::ZERO;
+            c.fec.policy.short_round_trip = 0;
         }
-        c.fec.block = spread(&mut rng, 1, 300) as u32;
+        c.fec.policy.block = spread(&mut rng, 1, 300) as u32;
         c.limits.shards = spread(&mut rng, 1, 300) as u32;
     }
 }

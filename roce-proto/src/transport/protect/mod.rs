@@ -9,9 +9,8 @@ mod send;
 pub use repair::{Group, Repair};
 pub(super) use send::Protecting;
 
-use core::time::Duration;
 use fec::CodecId;
-use fec::policy::Protection;
+use fec::policy::{Policy, Protection};
 
 /// False in a build without this stage, to count what untagged messages pay for it: `scripts/untagged.sh`.
 pub(super) const STAGE: bool = !cfg!(feature = "without-protection");
@@ -34,25 +33,12 @@ pub enum Protect {
 }
 
 /// How an engine protects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Fec {
     /// What it sends parity for.
     pub protect: Protect,
-    /// Round trips up to this are short enough to send again: tags ask for nothing there.
-    pub short_round_trip: Duration,
-    /// Segments of a block at the most.
-    pub block: u32,
-}
-
-impl Default for Fec {
-    fn default() -> Fec {
-        let policy = fec::policy::Policy::default();
-        Fec {
-            protect: Protect::default(),
-            short_round_trip: Duration::from_nanos(policy.short_round_trip),
-            block: policy.block,
-        }
-    }
+    /// By what tags become strengths.
+    pub policy: Policy,
 }
 
 /// What a parity shard is made of: segments of a message to send.

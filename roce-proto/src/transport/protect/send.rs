@@ -155,7 +155,7 @@ impl Engine {
         let s = &self.sessions[slot];
         let in_flight = s.tx.control.window() / u64::from(s.segment);
         let window = in_flight.min(u64::from(s.peer_window)) / 2;
-        let block = self.config.fec.block.min(u32::try_from(window).unwrap_or(u32::MAX)).max(1);
+        let block = self.config.fec.policy.block.min(u32::try_from(window).unwrap_or(u32::MAX)).max(1);
         if let Protect::Everything(p) = self.config.fec.protect {
             if begun.is_some() {
                 return begun;
@@ -166,7 +166,8 @@ impl Engine {
             return Some(Protection { data: data as u8, parity, depth: depth as u8 });
         }
         let round_trip = self.path(slot, 0).tx.rtt.smoothed()?;
-        let short = round_trip <= self.config.fec.short_round_trip;
+        let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
+        let short = round_trip <= self.config.fec.policy.short_round_trip;
         let protecting = &mut self.protecting[self.sessions[slot].tx.protecting - 1];
         let (loss, burst) = (protecting.losses.loss(), protecting.losses.burst());
         let question = Question { semantics: *semantics, segments, loss, burst, short, window: block, begun };
@@ -175,11 +176,7 @@ impl Engine {
         {
             return answer;
         }
-        let policy = Policy {
-            short_round_trip: u64::try_from(self.config.fec.short_round_trip.as_nanos()).unwrap_or(u64::MAX),
-            block,
-            ..Policy::default()
-        };
+        let policy = Policy { block, ..self.config.fec.policy };
         let message = Message {
             class: Class::from_wire(semantics.class),
             priority: semantics.priority,
@@ -188,7 +185,6 @@ impl Engine {
             segments,
             deadline: 0,
         };
-        let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
         let network = Network { loss, burst, round_trip };
         let answer = match begun {
             Some(begun) => Some(adapt(&policy, &message, &network, begun)),

@@ -4,7 +4,7 @@ use crate::figures::Sent;
 use crate::scenario::{Fault, MessagePlan};
 use crate::single::Single;
 use crate::{Report, Trace, Violation, simulate};
-use fec::policy::{Protection, group_failure};
+use fec::policy::{Policy, Protection, group_failure};
 use roce_proto::transport::{Algorithm, Config, Fec, Limits, Mechanisms, Protect, Times};
 use roce_proto::wire::shim::Semantics;
 use std::time::Duration;
@@ -140,7 +140,7 @@ impl Load {
         let times = Times { min_rto: setting.time_out.unwrap_or(base.times.min_rto), ..base.times };
         let config = Config {
             congestion: Algorithm::Fixed(32 << 20),
-            fec: Fec { protect: setting.protect, block: setting.block, ..base.fec },
+            fec: Fec { protect: setting.protect, policy: Policy { block: setting.block, ..base.fec.policy } },
             limits: Limits { window: 8_192, shards: 1_024, ..base.limits },
             paths: setting.paths,
             mechanisms,

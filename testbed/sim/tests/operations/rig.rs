@@ -1,7 +1,7 @@
 //! Two engines, what is under way between them, and calls in any order.
 
 use fastrand::Rng;
-use fec::policy::Protection;
+use fec::policy::{Policy, Protection};
 use roce_proto::time::Instant;
 use roce_proto::transport::{
     Address, Algorithm, Config, Destination, Engine, Event, Fec, Limits, Operation, Origin, Place, Protect,
@@ -139,8 +139,7 @@ fn side(host: usize, epoch: u64, seed: u64) -> Side {
                     depth: rng.u8(1..4),
                 }),
             },
-            short_round_trip: Duration::ZERO,
-            block: rng.u32(1..40),
+            policy: Policy { short_round_trip: 0, block: rng.u32(1..40), ..Policy::default() },
         },
         ..Config::default()
     };
