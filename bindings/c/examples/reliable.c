@@ -91,6 +91,9 @@ int main(int argc, char **argv)
 	printf("open to %s\n", event.peer);
 
 	spw_message there = { .wr_id = 1, .session = session, .communicator = 1, .tag = 7 };
+	/* What it is: over a long way it is protected as such. */
+	there.traffic_class = 2;
+	there.priority = 8;
 	spw_message back = { .wr_id = 2, .session = session, .communicator = 1, .tag = 8 };
 	if (client) {
 		for (int i = 0; i < SIZE; i++)

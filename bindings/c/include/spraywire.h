@@ -104,7 +104,7 @@ typedef struct spw_reliable_config {
 } spw_reliable_config;
 
 // A reliable message to send or to receive: everything but its bytes. The n-th send of a session, communicator and tag goes to
-// the n-th receive of the same at the other side.
+// the n-th receive of the same at the other side. Members that you do not set must be zero.
 typedef struct spw_message {
   // Your own number, given back when it is done.
   uint64_t wr_id;
@@ -114,6 +114,15 @@ typedef struct spw_message {
   uint64_t tag;
   // Your communicator.
   uint32_t communicator;
+  // Of a send, what kind of traffic it is: 0 says nothing, and has no parity; 1 gradients of data-parallel training, 2 activations of
+  // pipeline-parallel training, 3 control. Those are protected over long round trips, as losses ask for.
+  uint8_t traffic_class;
+  // Of a send with a class, its priority, 0 to 15. Gradients are protected from 8 on.
+  uint8_t priority;
+  // Of a send with a class, its place in the pipeline: the earlier, the stronger it is protected.
+  uint8_t stage;
+  // Of a send with a class, the loss that you tolerate, in 1/256. All of it arrives all the same.
+  uint8_t tolerance;
 } spw_message;
 
 // A reliable message that is done with.

@@ -120,7 +120,7 @@ pub struct reliable_config {
 }
 
 /// A reliable message to send or to receive: everything but its bytes. The n-th send of a session, communicator and tag goes to
-/// the n-th receive of the same at the other side.
+/// the n-th receive of the same at the other side. Members that you do not set must be zero.
 #[repr(C)]
 pub struct message {
     /// Your own number, given back when it is done.
@@ -131,6 +131,15 @@ pub struct message {
     pub tag: u64,
     /// Your communicator.
     pub communicator: u32,
+    /// Of a send, what kind of traffic it is: 0 says nothing, and has no parity; 1 gradients of data-parallel training, 2 activations of
+    /// pipeline-parallel training, 3 control. Those are protected over long round trips, as losses ask for.
+    pub traffic_class: u8,
+    /// Of a send with a class, its priority, 0 to 15. Gradients are protected from 8 on.
+    pub priority: u8,
+    /// Of a send with a class, its place in the pipeline: the earlier, the stronger it is protected.
+    pub stage: u8,
+    /// Of a send with a class, the loss that you tolerate, in 1/256. All of it arrives all the same.
+    pub tolerance: u8,
 }
 
 /// A reliable message that is done with.

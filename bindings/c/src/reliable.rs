@@ -10,6 +10,7 @@ use roce_proto::transport::{
     Address, Algorithm, Event, Operation, PostError, RecvRequest, SendRequest, SessionKey, Status,
 };
 use roce_proto::types::{QKey, Qpn};
+use roce_proto::wire::shim::Semantics;
 use std::collections::HashMap;
 use std::ffi::c_char;
 use std::net::IpAddr;
@@ -68,6 +69,19 @@ fn refused(e: PostError) -> Failure {
         PostError::Full(_) | PostError::NotOpen => error::Again,
     };
     Failure::new(number, e)
+}
+
+/// What a program says of a message.
+fn semantics(message: &message) -> Result<Semantics, Failure> {
+    let (class, priority) = (message.traffic_class, message.priority);
+    if class > 3 || priority > 15 {
+        return Err(wrong(&format!("class {class}, priority {priority}: they are 0 to 3, and 0 to 15")));
+    }
+    let (stage, tolerance) = (message.stage, message.tolerance);
+    Ok(match class {
+        0 => Semantics::default(),
+        _ => Semantics { class, priority, stage, tolerance, ..Semantics::default() },
+    })
 }
 
 /// Writes as much of a text as fits, with a zero at its end.
@@ -150,7 +164,7 @@ impl Endpoint {
             len: len as u64,
             communicator: message.communicator,
             tag: message.tag,
-            ..SendRequest::default()
+            semantics: semantics(message)?,
         };
         let posted = messages.reliable.post_send(session, &request, Memory::Read { start, len });
         posted.map_err(|(e, _)| refused(e))
@@ -251,5 +265,32 @@ impl Endpoint {
             bytes_received: s.bytes_received,
             round_trip_ns: u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(traffic_class: u8, priority: u8) -> message {
+        message {
+            wr_id: 1,
+            session: 1,
+            tag: 0,
+            communicator: 0,
+            traffic_class,
+            priority,
+            stage: 3,
+            tolerance: 7,
+        }
+    }
+
+    #[test]
+    fn what_a_program_says_of_a_message_travels_with_a_class_only() {
+        let said = |class, priority| semantics(&message(class, priority)).ok();
+        assert_eq!(said(0, 9), Some(Semantics::default()));
+        let tagged = Semantics { class: 2, priority: 15, stage: 3, tolerance: 7, ..Semantics::default() };
+        assert_eq!(said(2, 15), Some(tagged));
+        assert_eq!((said(4, 0), said(1, 16)), (None, None));
     }
 }
