@@ -120,11 +120,7 @@ pub fn hold(
             }
         }
     }
-    let baseline = entries.first().map(|e| e.runs.clone()).unwrap_or_default();
-    for (i, entry) in entries.iter_mut().enumerate() {
-        entry.conclude((i > 0).then_some(baseline.as_slice()), event.better);
-    }
-    Ok(Outcome { event, entries })
+    Ok(Outcome::of(event, entries))
 }
 
 impl Entry {
@@ -144,6 +140,11 @@ impl Entry {
         }
     }
 
+    /// Of runs that there were: what is derived from others' entries.
+    pub fn of(name: &'static str, wanted: Option<f64>, runs: Vec<Option<f64>>) -> Entry {
+        Entry { runs, ..Entry::new(name, wanted) }
+    }
+
     fn add(&mut self, value: Option<f64>, detail: Value) {
         self.runs.push(value);
         self.details.push(detail);
@@ -160,6 +161,15 @@ impl Entry {
 }
 
 impl Outcome {
+    /// Of entries that have their runs: compared with the first.
+    pub fn of(event: Event, mut entries: Vec<Entry>) -> Outcome {
+        let baseline = entries.first().map(|e| e.runs.clone()).unwrap_or_default();
+        for (i, entry) in entries.iter_mut().enumerate() {
+            entry.conclude((i > 0).then_some(baseline.as_slice()), event.better);
+        }
+        Outcome { event, entries }
+    }
+
     /// Whether everything that was wanted came.
     pub fn passed(&self) -> bool {
         self.entries.iter().all(|entry| entry.pass != Some(false))

@@ -3,6 +3,7 @@
 use crate::bare::frame_len;
 use crate::child::{Failure, Stop};
 use crate::contest::{Contestant, Event, Outcome, hold};
+use crate::far;
 use crate::fec;
 use crate::headers;
 use crate::paths;
@@ -41,11 +42,13 @@ pub enum Figure {
     Reliable(Part),
     /// Many paths beside one.
     Paths,
+    /// Forward error correction over a long link.
+    Far,
 }
 
 impl Figure {
     /// In the order in which they are measured.
-    pub const ALL: [Figure; 13] = [
+    pub const ALL: [Figure; 14] = [
         Figure::Headers,
         Figure::Fec,
         Figure::Lat,
@@ -57,6 +60,7 @@ impl Figure {
         Figure::Reliable(Part::Peers),
         Figure::Reliable(Part::Loss),
         Figure::Reliable(Part::Long),
+        Figure::Far,
         Figure::Paths,
         Figure::Ports,
     ];
@@ -152,6 +156,7 @@ pub fn measure(options: &Options, wanted: &[Figure]) -> Result<ExitCode, Box<dyn
         let whole = match figure {
             Figure::Reliable(part) => Some(reliable::measure(part, &setup, rounds, &stop, &mut done)),
             Figure::Fec => Some(fec::measure(rounds, &stop, &mut done)),
+            Figure::Far => Some(far::measure(&setup, rounds.div_ceil(5), &options.sizes, &stop, &mut done)),
             Figure::Paths => Some(paths::measure(&setup, rounds, &stop, &mut done)),
             _ => None,
         };
@@ -309,7 +314,7 @@ fn one(
     let rounds = options.runs as usize;
     let mut say = |text: &str| eprintln!("{text}");
     match figure {
-        Figure::Reliable(_) | Figure::Fec | Figure::Paths => {
+        Figure::Reliable(_) | Figure::Fec | Figure::Far | Figure::Paths => {
             Err(Failure::Said("that is measured as a whole".into()))
         }
         Figure::Headers => headers::measure(size, rounds, Path::new(&setup.benches), stop, &mut say),

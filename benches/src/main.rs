@@ -5,6 +5,7 @@
 mod bare;
 mod child;
 mod contest;
+mod far;
 mod fec;
 mod figures;
 mod headers;
@@ -69,6 +70,8 @@ enum Command {
     ReliableLoss(Options),
     /// The reliable service over long round trips
     ReliableLong(Options),
+    /// Protected messages between two data centres, beside those that are sent again; --sizes 262144,… chooses some of them, 1 is the goodput
+    FecWan(Options),
     /// One side of a bare loop, to run by hand
     #[command(subcommand)]
     Bare(bare::Command),
@@ -111,6 +114,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Box<dyn Error>> {
         Some(Command::ReliablePeers(options)) => (options, [Figure::Reliable(Part::Peers)].as_slice()),
         Some(Command::ReliableLoss(options)) => (options, [Figure::Reliable(Part::Loss)].as_slice()),
         Some(Command::ReliableLong(options)) => (options, [Figure::Reliable(Part::Long)].as_slice()),
+        Some(Command::FecWan(options)) => (options, [Figure::Far].as_slice()),
         Some(Command::Bare(side)) => return bare::run(side).map(|()| ExitCode::SUCCESS),
         Some(Command::Repeat { op, size, iters }) => {
             let well = headers::Work::new(*size).run(*op, *iters);

@@ -135,7 +135,7 @@ fn idle<'a>(setup: &'a Setup, stop: &'a Stop) -> Contest<'a> {
 /// Losses of a network that has room for what is sent.
 fn losses<'a>(setup: &'a Setup, stop: &'a Stop) -> Contest<'a> {
     let with = |loss| Transfer {
-        wan: Some(Wan { rate: LOSSY_RATE, round_trip: LOSSY_RTT, loss, seed: 1 }),
+        wan: Some(Wan::new(LOSSY_RATE, LOSSY_RTT, loss)),
         window: LOSSY_WINDOW,
         time: Duration::from_secs_f64(2.0 * setup.seconds.max(0.5)),
         ..Transfer::new(setup, LOSSY_MESSAGE)
@@ -155,7 +155,7 @@ fn long<'a>(setup: &'a Setup, stop: &'a Stop) -> [Contest<'a>; 5] {
         let product = LONG_RATE as f64 / 8.0 * round_trip.as_secs_f64();
         let window = (1.25 * product) as usize;
         let over = |round_trip| Transfer {
-            wan: Some(Wan { rate: LONG_RATE, round_trip, loss: 0.0, seed: 1 }),
+            wan: Some(Wan::new(LONG_RATE, round_trip, 0.0)),
             window,
             memory: (2 * window).max(16 << 20),
             time: Duration::from_secs_f64(2.0 * setup.seconds.max(0.5)) + 10 * Duration::from_micros(micros),

@@ -18,8 +18,17 @@ pub struct Wan {
     pub round_trip: Duration,
     /// Share of frames lost each way.
     pub loss: f64,
+    /// Losses in a row, on average, if they come in bursts.
+    pub burst: Option<f64>,
     /// Of what happens by chance.
     pub seed: u64,
+}
+
+impl Wan {
+    /// One whose losses are independent.
+    pub const fn new(rate: u64, round_trip: Duration, loss: f64) -> Wan {
+        Wan { rate, round_trip, loss, burst: None, seed: 1 }
+    }
 }
 
 /// A transfer.
@@ -43,6 +52,10 @@ pub struct Transfer {
     pub wan: Option<Wan>,
     /// How long it sends.
     pub time: Duration,
+    /// How many messages it sends instead.
+    pub count: Option<u64>,
+    /// What else both sides are told.
+    pub both: Vec<String>,
 }
 
 impl Transfer {
@@ -58,15 +71,22 @@ impl Transfer {
             window: 1 << 20,
             wan: None,
             time: Duration::from_secs_f64(setup.warmup + setup.seconds),
+            count: None,
+            both: Vec::new(),
         }
     }
 
     /// What both sides have, and what the client adds.
     fn options(&self) -> [Vec<String>; 2] {
         let mut both = vec![format!("--service={}", if self.raw { "ud" } else { "reliable" })];
+        both.extend(self.both.iter().cloned());
+        let how_much = match self.count {
+            Some(count) => format!("--iters={count}"),
+            None => format!("--duration={}ms", self.time.as_millis()),
+        };
         let mut client = vec![
             format!("--size={}", self.size),
-            format!("--duration={}ms", self.time.as_millis()),
+            how_much,
             format!("--tx-depth={}", self.tx_depth),
             format!("--rx-depth={}", self.rx_depth),
         ];
@@ -113,6 +133,9 @@ fn forwarder(setup: &Setup, wan: &Wan) -> (Vec<String>, [String; 2]) {
         format!("--delay={}us", wan.round_trip.as_micros() / 2),
         format!("--loss={}", wan.loss),
         format!("--seed={}", wan.seed),
+    ]);
+    line.extend(wan.burst.map(|burst| format!("--burst={burst}")));
+    line.extend([
         // As many frames as there are in flight at the most.
         "--capacity=32768".to_owned(),
         "--queue=64MB".to_owned(),
@@ -131,6 +154,25 @@ pub fn rate(setup: &Setup, transfer: &Transfer, stop: &Stop) -> Result<Sample, F
     sample(&report(setup, transfer, stop)?, "messages_per_second")
 }
 
+/// The time in which 99 of 100 messages have arrived, nanoseconds: a sender learns that of one on the way back later, which `back` takes.
+pub fn completion(
+    setup: &Setup,
+    transfer: &Transfer,
+    back: Duration,
+    stop: &Stop,
+) -> Result<Sample, Failure> {
+    let report = report(setup, transfer, stop)?;
+    let back = back.as_nanos() as f64;
+    let classes = "/results/0/reliable/classes/client_to_server";
+    let value = number(&report, &format!("{classes}/0/completion_ns/p99"))? - back;
+    let mut detail = report.pointer(&format!("{classes}/0")).cloned().unwrap_or_default();
+    let points = detail["completion_ns"]["quantiles"].as_array().cloned().unwrap_or_default();
+    let arrived = points.iter().filter_map(|point| Some(json!([point[0], point[1].as_f64()? - back])));
+    detail["quantiles"] = arrived.collect::<Vec<_>>().into();
+    detail["transport"] = report.pointer("/results/0/reliable/client").cloned().unwrap_or_default();
+    Ok(Sample { value, detail })
+}
+
 /// What an idle peer costs: resident bytes more at the client, or, with a queue pair for each, at the server.
 pub fn bytes_each(setup: &Setup, peers: u32, side: &str, stop: &Stop) -> Result<Sample, Failure> {
     let transfer =
@@ -143,7 +185,16 @@ pub fn bytes_each(setup: &Setup, peers: u32, side: &str, stop: &Stop) -> Result<
 
 fn report(setup: &Setup, transfer: &Transfer, stop: &Stop) -> Result<Value, Failure> {
     // Ten thousand sessions take some seconds.
-    let busy = transfer.time + Duration::from_millis(u64::from(transfer.peers));
+    let time = match (transfer.count, &transfer.wan) {
+        // The slowest way to mend a loss takes some round trips with each message, and a message what it takes at half the rate.
+        (Some(count), Some(wan)) => {
+            let each =
+                20 * wan.round_trip.as_nanos() as u64 + 16_000_000_000 * transfer.size as u64 / wan.rate;
+            Duration::from_nanos(each * count)
+        }
+        _ => transfer.time,
+    };
+    let busy = time + Duration::from_millis(u64::from(transfer.peers));
     let Some(wan) = &transfer.wan else {
         return run(setup, commands(setup, transfer, &setup.place.devices()), busy, stop);
     };
@@ -200,10 +251,14 @@ mod tests {
         let raw = Transfer { raw: true, ..many };
         let [_, client] = commands(&setup, &raw, &devices).map(|line| text(&line));
         assert!(client.contains("--service=ud") && !client.contains("--peers"), "{client}");
-        let wan = Wan { rate: 1_000_000_000, round_trip: Duration::from_millis(10), loss: 0.05, seed: 7 };
+        let wan =
+            Wan { seed: 7, burst: Some(8.0), ..Wan::new(1_000_000_000, Duration::from_millis(10), 0.05) };
         let (line, [left, right]) = forwarder(&setup, &wan);
         let line = line.join(" ");
-        assert!(line.contains("--rate=1000000000 --delay=5000us --loss=0.05 --seed=7"), "{line}");
+        assert!(
+            line.contains("--rate=1000000000 --delay=5000us --loss=0.05 --seed=7 --burst=8 --capacity"),
+            "{line}"
+        );
         let socket = left.strip_prefix("net_memif0,role=client,socket=").unwrap();
         assert!(
             line.contains(&format!("net_memif0,role=server,socket={socket} ")) && left != right,
