@@ -77,6 +77,8 @@ pub enum Command {
     Sim(Box<cmd::sim::SimArgs>),
     /// Show what running endpoints have done so far
     Stats(cmd::stats::StatsArgs),
+    /// Make a page of tables and curves of result files
+    Report(cmd::report::ReportArgs),
     /// Needs DPDK, which this build does not have
     #[cfg(not(feature = "dpdk"))]
     #[command(visible_aliases = ["bw", "lat", "ud", "wan", "testbed", "verbs", "ports", "doctor"])]
@@ -154,6 +156,7 @@ fn run(cli: &Cli) -> Result<Exit, Error> {
         )),
         Command::Sim(args) => cmd::sim::run(args),
         Command::Stats(args) => cmd::stats::run(args),
+        Command::Report(args) => cmd::report::run(args),
         Command::Inspect(args) => cmd::inspect::run(args, cli.verbose),
     }
 }
@@ -178,7 +181,7 @@ mod tests {
         Cli::command().debug_assert();
         let with_port = cfg!(feature = "dpdk");
         let shown = |c: &&clap::Command| {
-            !c.is_hide_set() && (with_port || ["inspect", "sim", "stats"].contains(&c.get_name()))
+            !c.is_hide_set() && (with_port || ["inspect", "report", "sim", "stats"].contains(&c.get_name()))
         };
         for command in Cli::command().get_subcommands().filter(shown) {
             let help = command.get_after_help().map(|h| h.to_string()).unwrap_or_default();

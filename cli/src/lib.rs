@@ -7,7 +7,7 @@
 //! - [`report`]: results on standard output, for people and as JSON; [`logging`] is what goes to standard error;
 //! - [`host`]: what the machine tells of itself, for `ports` and `doctor`;
 //! - [`impair`]: what a bad network does, for `wan` and `sim`;
-//! - [`tags`]: what an application says of its messages;
+//! - [`tags`]: what an application says of its messages, and [`policy`] how strongly they are protected;
 //! - `reliable`: tests over the reliable service; `steps` collectives over it;
 //! - [`observe`]: a running endpoint as its operators see it;
 //! - [`capture`]: capture files, read with distrust.
@@ -27,6 +27,7 @@ pub mod impair;
 mod kernel;
 pub mod logging;
 pub mod observe;
+pub mod policy;
 #[cfg(feature = "dpdk")]
 pub mod reliable;
 pub mod rendezvous;

@@ -111,3 +111,59 @@ fn a_study_prints_ours_beside_what_was_published() {
     assert!(ours.iter().all(|us| *us > 165.0 && *us <= 1.10 * theirs[0]), "{ours:?}");
     assert_eq!((&report["ok"], &report["violations"]), (&Value::Bool(true), &Value::Array(Vec::new())));
 }
+
+/// A policy file is heeded, and one that is wrong is refused with its line.
+#[test]
+fn a_policy_says_how_strongly_a_class_is_protected() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.toml");
+    let run = |text: &str, more: &str| {
+        std::fs::write(&file, text).unwrap();
+        format!("--pattern ping-pong --delay 10ms -s 128k -n 6 --class pp --policy {} {more}", file.display())
+    };
+    let parity = |args: String| json(&args)["results"][0]["parity"].as_u64().unwrap();
+    // 128 KiB are 33 segments: three groups of eleven, with two each.
+    assert_eq!(parity(run("[pp]\ndata = 11\nparity = 2\nfixed-depth = 1", "")), 6 * 3 * 2);
+    assert_eq!(parity(run("[pp]\nparity = 0", "")), 0);
+    assert_eq!(parity(run("short-round-trip = \"50ms\"", "")), 0, "20 ms are short then");
+    // From priority 5 on: the file says 4, a flag more.
+    let low = "[pp]\nfrom-priority = 5\npriority = 4\ndata = 33\nparity = 1\nfixed-depth = 1";
+    assert_eq!(parity(run(low, "")), 0);
+    assert_eq!(parity(run(low, "--priority 5")), 6);
+    let refused = sim(&run("[pp]\ndata = 11\nparity = 17", ""));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("line 3") && said.contains("17 is not from 0 to 16"), "{said}");
+}
+
+/// What `--json` wrote, `report` makes a page of.
+#[test]
+fn results_become_a_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    for (name, fec) in [("with.json", "tags"), ("without.json", "off")] {
+        let args = format!("--delay 5ms --loss 1% -s 256k -n 30 --class pp --fec {fec} --json={}", at(name));
+        assert_eq!(sim(&args).status.code(), Some(0));
+    }
+    let report = |args: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_spraywire")).arg("report").args(args).output().unwrap()
+    };
+    let made = report(&[&at("with.json"), &at("without.json"), "-o", &at("page.html"), "--title", "A & B"]);
+    assert_eq!(made.status.code(), Some(0), "{made:?}");
+    let page = std::fs::read_to_string(at("page.html")).unwrap();
+    for words in
+        ["<h1>A &amp; B</h1>", "without: sends", "<dt>fec</dt><dd>tags</dd>", "percentile of messages"]
+    {
+        assert!(page.contains(words), "{words}");
+    }
+    // Three pictures: each file's, and both in one.
+    assert_eq!(page.matches("<svg ").count(), 3);
+    let printed = report(&[&at("with.json")]);
+    assert!(String::from_utf8_lossy(&printed.stdout).starts_with("<!doctype html>"), "{printed:?}");
+    let refused = report(&[&at("page.html")]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(2) && said.contains("it is no JSON") && said.contains("--json=FILE"),
+        "{said}"
+    );
+}

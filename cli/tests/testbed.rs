@@ -387,3 +387,69 @@ fn a_tool_that_is_missing_is_named_with_its_package() {
     );
     assert!(bed.is_gone());
 }
+
+/// Two data centres: a mix of classes across the long link, each class's figures, and what the link lost.
+#[test]
+fn classes_cross_between_two_data_centres() {
+    if !allowed("classes_cross_between_two_data_centres") {
+        return;
+    }
+    let bed = Bed::up("--two-dc --delay 5ms --loss 2% --burst 2 --rate 200M");
+    assert_eq!(bed.namespaces().len(), 3);
+    let far = |side: &str, args: &str| {
+        let network = if side == "left" { 101 } else { 201 };
+        let namespace = format!("spwtb-{}-{side}1", bed.name);
+        let line = format!(
+            "netns exec {namespace} {} {args} --port net_af_packet0,iface=e0 --ip 10.78.{network}.1/16 --window 256k",
+            env!("CARGO_BIN_EXE_spraywire")
+        );
+        Process::start(Command::new("ip").args(line.split_whitespace()).env_remove("RUST_LOG"))
+    };
+    let mut server = far("right", "bw --json");
+    server.wait_for("waiting for a client", LIMIT);
+    let report =
+        far("left", "bw 10.78.201.1 --json -s 64k -n 120 -t 8 --mix dp:2,pp:1,none:1").end(LIMIT).ok();
+    let client: Value = serde_json::from_str(&report).unwrap();
+    let server: Value = serde_json::from_str(&server.end(LIMIT).ok()).unwrap();
+    assert_eq!(client["parameters"]["mix"], "none:1,dp:2,pp:1");
+    let result = &client["results"][0];
+    assert_eq!(result["client_to_server"]["received"], 120, "{result:#}");
+    let classes = result["reliable"]["classes"]["client_to_server"].as_array().unwrap();
+    let names: Vec<_> = classes.iter().map(|class| class["class"].as_str().unwrap()).collect();
+    assert_eq!(names, ["none", "dp", "pp"]);
+    assert_eq!(classes.iter().map(|class| number(&class["received"])).sum::<u64>(), 120);
+    for class in classes {
+        let of = |name: &str| number(&class[name]);
+        assert_eq!(of("sent"), of("received"), "{class:#}");
+        let times = &class["completion_ns"];
+        // There and back, and nothing is faster.
+        assert!(
+            number(&times["min"]) >= 10_000_000 && number(&times["p50"]) <= number(&times["p99"]),
+            "{times:#}"
+        );
+        assert_eq!(number(&times["count"]), of("sent"));
+        if class["class"] == "none" {
+            assert_eq!((of("protected"), of("parity"), of("repaired")), (0, 0, 0), "{class:#}");
+        } else {
+            // 64 KiB are 17 segments.
+            assert_eq!(of("protected"), 17 * of("sent"), "{class:#}");
+            assert!(of("parity_bytes") > of("parity") * 1_000 && of("parity") >= of("sent"), "{class:#}");
+        }
+    }
+    // Some 40 of 2,000 are lost, and more of the parity.
+    let of = |name: &str| classes.iter().map(|class| number(&class[name])).sum::<u64>();
+    assert!(of("repaired") > 5 && number(&classes[0]["retransmitted"]) > 0, "{classes:#?}");
+    // The receiver has the half that it knows.
+    let received = server["results"][0]["reliable"]["classes"]["client_to_server"].as_array().unwrap();
+    assert_eq!(received.len(), 3, "{server:#}");
+    assert_eq!(received[1]["received"], classes[1]["received"]);
+    let status = bed.status();
+    let way = &status["results"][0]["to_right"];
+    assert!(number(&way["packets"]) > 120 * 17 && number(&way["lost"]) > 10, "{status:#}");
+    let text = bed.run("status", "").ok();
+    assert!(text.contains("wan: loss 2 %, in bursts of 2, 200 Mbit/s, delay 5.00 ms"), "{text}");
+    let refused = bed.run("path", "1 --loss 1%");
+    assert!(refused.code() == Some(2) && refused.err.contains("up --two-dc"), "{}", refused.err);
+    assert!(bed.run("down", "").ok().contains("removed 3 namespaces, and ended 1 process"));
+    assert!(bed.is_gone());
+}

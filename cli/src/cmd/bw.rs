@@ -13,6 +13,7 @@ use crate::report::table::Align::{Left, Right};
 use crate::report::{Document, Out, Table};
 use crate::signal;
 use crate::steps::{self, StepArgs};
+use crate::tags::{self, Mix};
 use crate::traffic::drive::Drive;
 use crate::traffic::session::{Bench, Serve, TestResult, Watch, check_spec};
 use crate::units::{self, Rate};
@@ -46,6 +47,8 @@ Examples:
   spraywire bw 192.0.2.1 --service ud -b -q 4 --json  raw UD: both directions, four queue pairs, as JSON
   spraywire bw 192.0.2.1 --service ud --workers 2 --cores 2,3
                                                   two workers over two queues, if the server has the same
+  spraywire bw 192.0.2.1 --mix dp:70,pp:25,control:5 -s 256k
+                                                  messages of three classes, with figures of each
   spraywire bw --workload all-reduce --ranks 8    a ring of eight ranks in this process
   spraywire bw --workload all-to-all --ranks 8 -a --loss 0.1%
   mpirun -n 16 spraywire bw --workload all-reduce -s 64M --port 0000:01:00.0 --first-ip 10.0.0.1/24
@@ -101,6 +104,12 @@ pub struct BwArgs {
     #[serde(flatten)]
     pub scale: ScaleArgs,
 
+    /// Several classes of messages, and their weights: dp:70,pp:25,control:5. Each message is of a random one of them, and both sides have
+    /// figures of each; what --class says of a class, --policy, --priority, --stage and --tolerance do
+    #[arg(long, value_name = "CLASS:WEIGHT,…", value_parser = tags::mix, conflicts_with_all = ["class", "workload"])]
+    #[serde(serialize_with = "mix_text")]
+    pub mix: Option<Mix>,
+
     /// Both sides send
     #[arg(short, long)]
     pub bidirectional: bool,
@@ -119,6 +128,13 @@ pub struct BwArgs {
     #[command(flatten)]
     #[serde(flatten)]
     pub common: MeasureArgs,
+}
+
+fn mix_text<S: serde::Serializer>(mix: &Option<Mix>, serializer: S) -> Result<S::Ok, S::Error> {
+    match mix {
+        None => serializer.serialize_none(),
+        Some(mix) => serializer.collect_str(mix),
+    }
 }
 
 fn rate_text<S: serde::Serializer>(rate: &Option<Rate>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -150,6 +166,9 @@ impl BwArgs {
         self.common.service.check()?;
         if self.common.service.service == Service::Ud && self.scale.peers > 1 {
             return Err(Error::usage("--peers is of the reliable service: leave --service out"));
+        }
+        if self.common.service.service == Service::Ud && self.mix.is_some() {
+            return Err(Error::usage("--mix is of the reliable service: leave --service out"));
         }
         if self.queues.is_some_and(|queues| queues > workers) {
             return Err(Error::usage("a queue without a worker would fill up: use --queues up to --workers"));
@@ -219,7 +238,7 @@ pub fn run(args: &BwArgs, verbosity: u8) -> Result<Exit, Error> {
             .hint("raw UD has several: --service ud on both sides"));
         }
         let specs = args.specs(Mtu::B4096.bytes())?;
-        report.reliable(TestKind::Bw, &args.common, &specs, args.scale, verbosity, &stop)?
+        report.reliable(TestKind::Bw, &args.common, &specs, (args.scale, args.mix), verbosity, &stop)?
     } else if args.workers > 1 {
         let lanes::Outcome { results, interrupted, queues } = lanes::run(args, verbosity, &stop, report)?;
         document.set("queues", &queues);
@@ -351,11 +370,11 @@ impl Report<'_> {
         kind: TestKind,
         args: &MeasureArgs,
         specs: &[TestSpec],
-        scale: ScaleArgs,
+        (scale, mix): (ScaleArgs, Option<Mix>),
         verbosity: u8,
         stop: &signal::Stop,
     ) -> Result<(Vec<Value>, bool), Error> {
-        let wish = reliable::Wish { specs, scale, kind: Some(kind) };
+        let wish = reliable::Wish { specs, scale, mix, kind: Some(kind) };
         let ran = reliable::run(args, &open_config(args, verbosity), &wish, stop, &mut self);
         self.progress.clear();
         match ran {

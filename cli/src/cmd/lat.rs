@@ -3,11 +3,11 @@
 use super::bw::{Report, serve};
 use super::measure::{Job, MeasureArgs, Progress, open_config, resolve, run_client, with_bench};
 use crate::error::{Error, Exit};
-use crate::reliable::{ScaleArgs, Service};
+use crate::reliable::Service;
 use crate::rendezvous::message::{TestKind, TestSpec};
 use crate::report::numbers::Time;
 use crate::report::table::Align::Right;
-use crate::report::{Document, Table};
+use crate::report::{Document, Table, quantiles};
 use crate::signal;
 use crate::traffic::drive::Drive;
 use crate::traffic::session::{Bench, TestResult, check_spec};
@@ -115,7 +115,7 @@ pub fn run(args: &LatArgs, verbosity: u8) -> Result<Exit, Error> {
     let report = Report { out: &mut out, results: Vec::new(), header: false, progress: Progress::new() };
     let (results, interrupted) = if args.common.service.service == Service::Reliable {
         let specs = args.specs(Mtu::B4096.bytes())?;
-        report.reliable(TestKind::Lat, &args.common, &specs, ScaleArgs::default(), verbosity, &stop)?
+        report.reliable(TestKind::Lat, &args.common, &specs, Default::default(), verbosity, &stop)?
     } else {
         with_bench(&args.common, &open_config(&args.common, verbosity), &stop, LatJob { args, report })?
     };
@@ -164,6 +164,8 @@ pub fn to_json(rtt: &Histogram<u64>, unanswered: u64) -> Value {
             "stdev": rtt.stdev() / 2.0,
         },
     });
+    value["half_rtt_ns"]["quantiles"] =
+        quantiles::points(|q| (!rtt.is_empty()).then(|| half(rtt.value_at_quantile(q))));
     for (name, p) in PERCENTILES {
         value["half_rtt_ns"][name] = json!(half(rtt.value_at_percentile(p)));
     }

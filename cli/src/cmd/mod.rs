@@ -15,6 +15,7 @@ pub mod lat;
 pub mod measure;
 #[cfg(feature = "dpdk")]
 pub mod ports;
+pub mod report;
 pub mod sim;
 pub mod stats;
 #[cfg(feature = "dpdk")]

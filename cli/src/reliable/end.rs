@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::rendezvous::message::Message as Hail;
 use crate::rendezvous::{CONTROL_QPN, Control, Peer};
 use crate::signal::Stop;
+use crate::tags::TagArgs;
 use crate::traffic::drive::{Buf, Drive, Inline};
 use dataplane::clock::Clock;
 use dataplane::idle::{Idle, IdlePolicy};
@@ -14,7 +15,6 @@ use dataplane::worker::Worker;
 use roce_proto::time::Instant;
 use roce_proto::transport::{DownReason, Event, PostError, RecvRequest, SendRequest, SessionKey};
 use roce_proto::types::Qpn;
-use roce_proto::wire::shim::Semantics;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub(super) struct End<I: PortIo + 'static> {
     drive: Inline<I>,
     pub reliable: Reliable<Buf>,
     /// What this side's messages are.
-    pub semantics: Semantics,
+    pub tags: TagArgs,
     control: Control,
     clock: Clock,
     idle: Idle,
@@ -69,7 +69,7 @@ impl<I: PortIo + 'static> End<I> {
         Ok(End {
             drive,
             reliable,
-            semantics: Semantics::default(),
+            tags: TagArgs::default(),
             control,
             clock,
             idle,

@@ -1,6 +1,8 @@
 //! What the transport did during a test, as the two sides tell each other and as reports have it.
 
+use super::classes::{self, ByClass};
 use super::peers::Cost;
+use crate::cmd::measure::direction;
 use crate::report::numbers::Time;
 use crate::traffic::session::TestResult;
 use dataplane::reliable::Counters;
@@ -42,6 +44,9 @@ pub struct Figures {
     held_up: u64,
     /// Time from the first loss of a message to its last acknowledgement, of the messages that lost something.
     recovery_ns: Recovery,
+    /// What became of each class's messages.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub classes: ByClass,
     /// What the sessions cost, where there are many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
@@ -115,6 +120,7 @@ impl Figures {
                 p99: recovery.value_at_quantile(0.99),
                 max: recovery.max(),
             },
+            classes: ByClass::new(),
             cost: None,
         }
     }
@@ -125,9 +131,20 @@ pub fn to_json(result: &TestResult, client: &Figures, server: &Figures) -> Value
     let control = client.control + server.control;
     let parity = client.fec.parity + server.fec.parity;
     let all = control + parity + client.segments - client.bundled + server.segments - server.bundled;
+    // Told by direction, as each side knows the half of it.
+    let rest = |figures: &Figures| Figures { classes: ByClass::new(), ..figures.clone() };
+    let spec = &result.spec;
+    let there = direction(&result.server, result.client.sent, spec.size);
+    let mut classes =
+        json!({ "client_to_server": classes::to_json(&client.classes, &server.classes, &there) });
+    if spec.bidirectional {
+        let back = direction(&result.client, result.server.sent, spec.size);
+        classes["server_to_client"] = classes::to_json(&server.classes, &client.classes, &back);
+    }
     json!({
-        "client": client,
-        "server": server,
+        "client": rest(client),
+        "server": rest(server),
+        "classes": classes,
         "control_share": if all == 0 { 0.0 } else { control as f64 / all as f64 },
         "messages": result.server.messages + result.client.messages,
     })
@@ -186,6 +203,9 @@ pub fn text(figures: &Value) -> String {
                 Time::nanos(most("/recovery_ns/p99")),
             ));
         }
+    }
+    if let Some(table) = classes::table(&figures["classes"]) {
+        text.push_str(&format!("\n{table}"));
     }
     for (side, peers) in ["client", "server"].iter().map(|side| (side, &figures["peers"][side])) {
         if let (Some(bytes), Some(setup)) = (peers["bytes_each"].as_f64(), peers["setup_ns"].as_u64()) {

@@ -1,7 +1,7 @@
 //! How client and server of a test meet and part.
 
 use super::end::{CONTROL, End, lost};
-use super::test::Test;
+use super::plan::Test;
 use super::{Audience, Message, VERSION};
 use crate::error::Error;
 use dataplane::io::PortIo;
@@ -96,9 +96,9 @@ pub(super) fn hello<I: PortIo + 'static>(end: &mut End<I>) -> Result<(SessionKey
             if c.status != Status::Success || (c.communicator, c.operation) != (CONTROL, Operation::Recv) {
                 continue;
             }
-            if let Message::Hello { version, spec, peers, memory, last } = end.hear(done)? {
+            if let Message::Hello { version, spec, peers, memory, mix, last } = end.hear(done)? {
                 if version == VERSION {
-                    return Ok((c.session, Test { spec, peers, memory }, last));
+                    return Ok((c.session, Test { spec, peers, memory, mix }, last));
                 }
                 let refusal = format!("the server speaks version {VERSION} of the tests, not {version}");
                 end.say(c.session, &Message::Ready { refusal: Some(refusal) })?;

@@ -1,10 +1,12 @@
 //! `bw`, `lat` and `demo` over the reliable service: messages of any size, none lost. Client and server agree on a test by
 //! reliable messages too; each test has sessions of its own, whose end frees whatever it left.
 
+mod classes;
 mod end;
 mod figures;
 mod meet;
 mod peers;
+mod plan;
 mod test;
 
 pub use figures::{again, text};
@@ -14,7 +16,7 @@ use crate::endpoint::{Endpoint, OpenConfig};
 use crate::error::Error;
 use crate::rendezvous::message::{RxReport, TestKind, TestSpec};
 use crate::signal::Stop;
-use crate::tags::TagArgs;
+use crate::tags::{Mix, TagArgs};
 use crate::traffic::session::{TestResult, Watch};
 use crate::units;
 use clap::{Args, ValueEnum};
@@ -22,7 +24,7 @@ use dataplane::reliable::{Reliable, ReliableConfig, fresh_secret};
 use dataplane::worker::WorkerConfig;
 use end::End;
 use figures::Figures;
-use roce_proto::transport::{Address, Algorithm, Config, Limits, Times};
+use roce_proto::transport::{Address, Algorithm, Config, Limits, Mechanisms, Times};
 use roce_proto::types::Qpn;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -30,7 +32,7 @@ use std::time::Duration;
 /// The server's queue pair: one above that of tests over raw UD. Those of further peers follow.
 const SERVER_QPN: u32 = crate::rendezvous::CONTROL_QPN + 1;
 /// Version of the messages below.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// Sessions of an endpoint: those of a test, and of clients that come meanwhile.
 const MORE_SESSIONS: u32 = 1_024;
 /// Silence after which a side asks whether the other is there.
@@ -85,6 +87,10 @@ pub struct ServiceArgs {
     #[command(flatten)]
     pub tags: TagArgs,
 
+    /// Find this side's losses by a time-out of this length alone, as much RDMA hardware does: to compare with
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub rto_only: Option<Duration>,
+
     /// Sends each message of the reliable service in a packet of its own, instead of small ones that wait together in one
     #[arg(long)]
     pub no_bundle: bool,
@@ -98,6 +104,7 @@ impl Default for ServiceArgs {
             window: 512 * 1024,
             paths: 1,
             tags: TagArgs::default(),
+            rto_only: None,
             no_bundle: false,
         }
     }
@@ -108,7 +115,14 @@ impl ServiceArgs {
     pub fn engine(&self, config: &mut Config) {
         config.paths = self.paths;
         config.mechanisms.bundle = !self.no_bundle;
-        config.fec.protect = self.tags.fec;
+        config.fec = self.tags.fec();
+        if let Some(rto) = self.rto_only {
+            let off =
+                Mechanisms { gap: false, time: false, deadline: false, tail: false, ..config.mechanisms };
+            config.mechanisms = off;
+            config.times.min_rto = rto;
+            config.times.max_rto = config.times.max_rto.max(rto);
+        }
         config.congestion = match self.cc {
             Cc::Fixed => Algorithm::Fixed(self.window),
             Cc::DelayEcn => Algorithm::DelayEcn,
@@ -132,6 +146,8 @@ impl ServiceArgs {
             ("--priority", self.tags.priority != usual.tags.priority),
             ("--stage", self.tags.stage != usual.tags.stage),
             ("--tolerance", self.tags.tolerance != usual.tags.tolerance),
+            ("--policy", self.tags.policy != usual.tags.policy),
+            ("--rto-only", self.rto_only != usual.rto_only),
             ("--fec", self.tags.fec != usual.tags.fec),
             ("--no-bundle", self.no_bundle),
         ];
@@ -202,6 +218,9 @@ enum Message {
         /// Bytes of a side's sends, and of its receives.
         #[serde(default)]
         memory: u64,
+        /// The classes of both sides' messages, if they are several.
+        #[serde(default)]
+        mix: Option<Mix>,
         /// No other follows.
         last: bool,
     },
@@ -236,6 +255,8 @@ pub struct Wish<'a> {
     pub specs: &'a [TestSpec],
     /// Their peers and memory.
     pub scale: ScaleArgs,
+    /// The classes of their messages, if they are several.
+    pub mix: Option<Mix>,
     /// The one kind that a server runs; any if none.
     pub kind: Option<TestKind>,
 }
@@ -273,7 +294,7 @@ pub fn run(
     let config = engine(args, wish, seed)?;
     let reliable = Reliable::new(&mut worker, &config, |len| vec![0; len].into()).map_err(Error::usage)?;
     let mut end = End::new(worker, reliable, idle, stop.clone(), listen)?;
-    end.semantics = args.service.tags.semantics();
+    end.tags = args.service.tags;
     let interrupted = match &args.host {
         None => test::serve(&mut end, wish.kind, audience),
         Some(host) => resolve(host, false).and_then(|ip| {
@@ -327,6 +348,10 @@ mod tests {
         let (congestion, protect) = (config.congestion, config.fec.protect);
         assert_eq!((config.paths, congestion, protect), (7, Algorithm::DelayEcn, Protect::Nothing));
         assert!(!config.mechanisms.bundle);
+        let rto = Duration::from_millis(75);
+        ServiceArgs { rto_only: Some(rto), ..ServiceArgs::default() }.engine(&mut config);
+        let m = config.mechanisms;
+        assert!(!(m.gap || m.time || m.tail || m.deadline) && m.bundle && config.times.min_rto == rto);
     }
 
     #[test]
@@ -338,8 +363,8 @@ mod tests {
             (ServiceArgs { window: 1, ..usual }, "--window"),
             (ServiceArgs { paths: 2, ..usual }, "--paths"),
             (tags(TagArgs { class: ClassArg::Dp, ..usual.tags }), "--class"),
-            (tags(TagArgs { priority: 9, ..usual.tags }), "--priority"),
-            (tags(TagArgs { tolerance: 9, ..usual.tags }), "--tolerance"),
+            (tags(TagArgs { priority: Some(9), ..usual.tags }), "--priority"),
+            (tags(TagArgs { tolerance: Some(9), ..usual.tags }), "--tolerance"),
         ] {
             let error = said.check().unwrap_err().to_string();
             assert!(error.contains(&format!("{flag} is of the reliable service")), "{error}");

@@ -1,38 +1,30 @@
 //! The tests themselves, as the client and as the server run them.
 
+use super::classes::Classes;
 use super::end::{CONTROL, DATA, End, RESULT, lost};
 use super::figures::{self, Figures};
 use super::peers::{self, Cost};
-use super::{Audience, MAX_PEERS, Message, VERSION, Wish, meet};
+use super::plan::Test;
+use super::{Audience, Message, VERSION, Wish, meet};
 use crate::error::Error;
 use crate::host::Host;
 use crate::rendezvous::message::{RxReport, TestKind, TestSpec};
 use crate::traffic::drive::Buf;
 use crate::traffic::meter::Meter;
 use crate::traffic::pingpong::WARM_UP;
-use crate::traffic::session::{Counted, TestResult, check_spec, drops_since};
+use crate::traffic::session::{Counted, TestResult, drops_since};
 use dataplane::io::PortIo;
 use dataplane::reliable::{Counters, Done};
 use hdrhistogram::Histogram;
 use roce_proto::time::Instant;
 use roce_proto::transport::{
-    Address, Event, Limits, Operation, PostError, RecvRequest, SendRequest, SessionKey, Status,
+    Address, Event, Operation, PostError, RecvRequest, SendRequest, SessionKey, Status,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Receives that are left for what tests say to each other, by all clients.
-const SPARE_RECEIVES: u32 = 8_192;
 /// Rounds between two looks at the signal and the progress line.
 const LOOK: u32 = 4_096;
-
-/// What is measured, as both ends know it.
-#[derive(Clone, Debug)]
-pub(super) struct Test {
-    pub spec: TestSpec,
-    pub peers: u16,
-    pub memory: u64,
-}
 
 /// One end of a test that runs.
 struct Run {
@@ -62,62 +54,13 @@ struct Run {
     counted: Counted,
     link_lost: u64,
     recovery: Histogram<u64>,
+    classes: Classes,
     rtt: Option<Histogram<u64>>,
     /// What the peer received, and what its transport did.
     result: Option<(RxReport, Figures)>,
     own: Option<(RxReport, Figures)>,
     /// What its sessions cost this side.
     cost: Option<Cost>,
-}
-
-fn depth(wanted: u32, size: usize, memory: usize) -> usize {
-    (wanted as usize).min((memory / size.max(1)).max(2))
-}
-
-impl Test {
-    fn bytes(&self) -> usize {
-        usize::try_from(self.memory).unwrap_or(usize::MAX)
-    }
-
-    /// Receives of each peer.
-    fn receives(&self) -> usize {
-        let peers = usize::from(self.peers.max(1));
-        let memory = self.bytes() / peers;
-        let places = (Limits::default().receives - SPARE_RECEIVES) as usize / peers;
-        depth(self.spec.rx_depth, self.spec.size as usize, memory).min(places)
-    }
-
-    /// Messages that a side sends at a time, and receives of each peer.
-    fn depths(&self) -> (usize, usize) {
-        if self.spec.kind == TestKind::Lat {
-            return (1, 4);
-        }
-        (depth(self.spec.tx_depth, self.spec.size as usize, self.bytes()), self.receives())
-    }
-
-    /// Whether a side sends of its own accord, and whether it receives.
-    fn roles(&self, client: bool) -> (bool, bool) {
-        let lat = self.spec.kind == TestKind::Lat;
-        (client || (self.spec.bidirectional && !lat), !client || self.spec.bidirectional || lat)
-    }
-
-    /// Bytes of its messages at a side.
-    fn most(&self, client: bool) -> u64 {
-        let ((tx, rx), (sends, receives)) = (self.depths(), self.roles(client));
-        let receives = if receives { rx * usize::from(self.peers) } else { 0 };
-        let messages = if sends { tx } else { 0 } + receives;
-        u64::from(self.spec.size).saturating_mul(messages as u64)
-    }
-
-    /// Why it cannot be run at a side, if it cannot.
-    fn check(&self, kind: Option<TestKind>, client: bool, host: &Host) -> Result<(), String> {
-        kind.map_or(Ok(()), |kind| kind.accepts(self.spec.kind))?;
-        check_spec(&self.spec, u32::MAX as usize)?;
-        if self.peers == 0 || self.peers > MAX_PEERS {
-            return Err(format!("{} peers: it must be 1 to {MAX_PEERS}", self.peers));
-        }
-        host.check_memory(self.most(client))
-    }
 }
 
 impl Run {
@@ -157,6 +100,7 @@ impl Run {
             counted: Counted::of(end.worker()),
             link_lost: end.link_lost(),
             recovery: histogram()?,
+            classes: Classes::new(&end.tags, test.mix, spec.size),
             rtt: if lat && client { Some(histogram()?) } else { None },
             result: None,
             own: None,
@@ -168,7 +112,9 @@ impl Run {
         if receives {
             for i in 0..rx * run.sessions.len() {
                 let session = run.sessions.get(i % run.sessions.len()).copied().unwrap_or(session);
-                run.receive(end, session, vec![0; size].into())?;
+                for tag in run.classes.tags() {
+                    run.receive(end, (session, tag), vec![0; size].into())?;
+                }
             }
         }
         Ok(run)
@@ -177,10 +123,10 @@ impl Run {
     fn receive<I: PortIo + 'static>(
         &self,
         end: &mut End<I>,
-        session: SessionKey,
+        (session, tag): (SessionKey, u64),
         buf: Buf,
     ) -> Result<(), Error> {
-        let request = RecvRequest { communicator: DATA, ..RecvRequest::default() };
+        let request = RecvRequest { communicator: DATA, tag, ..RecvRequest::default() };
         match end.reliable.post_recv(session, &request, buf) {
             Ok(()) => Ok(()),
             // Its end will be told of as an event.
@@ -218,12 +164,13 @@ impl Run {
 
     fn send<I: PortIo + 'static>(&mut self, end: &mut End<I>, buf: Buf) -> Result<bool, Error> {
         let session = self.any_session();
+        let (tag, semantics) = self.classes.next(&mut self.rng);
         let request = SendRequest {
             token: end.now.as_nanos(),
             len: u64::from(self.spec.size),
             communicator: DATA,
-            semantics: end.semantics,
-            ..SendRequest::default()
+            tag,
+            semantics,
         };
         match end.reliable.post_send(session, &request, buf) {
             Ok(()) => {
@@ -273,30 +220,32 @@ impl Run {
         match (c.communicator, c.operation) {
             (DATA, Operation::Send) => {
                 self.sent += 1;
+                self.classes.ended(c.tag, c.done.saturating_since(c.posted));
                 if !c.recovery.is_zero() {
                     self.recovery.saturating_record(c.recovery.as_nanos() as u64);
                 }
                 if self.spec.kind == TestKind::Lat && !self.client {
                     // The server's answers are the messages that came: their memory receives again.
-                    self.receive(end, c.session, done.buf)?;
+                    self.receive(end, (c.session, c.tag), done.buf)?;
                 } else {
                     self.free.push(done.buf);
                 }
             }
             (DATA, Operation::Recv) => {
                 self.meter.add(1, end.now);
+                self.classes.came(c.tag);
                 match (&mut self.rtt, self.spec.kind) {
                     (Some(rtt), _) => {
                         if self.meter.count() > WARM_UP {
                             let trip = end.moment().saturating_since(self.started);
                             rtt.saturating_record(trip.as_nanos() as u64);
                         }
-                        self.receive(end, c.session, done.buf)?;
+                        self.receive(end, (c.session, c.tag), done.buf)?;
                     }
                     (None, TestKind::Lat) => {
                         self.send(end, done.buf)?;
                     }
-                    (None, TestKind::Bw) => self.receive(end, c.session, done.buf)?,
+                    (None, TestKind::Bw) => self.receive(end, (c.session, c.tag), done.buf)?,
                 }
             }
             (CONTROL, Operation::Send) => self.taken |= c.token == RESULT,
@@ -321,6 +270,7 @@ impl Run {
     fn report<I: PortIo + 'static>(&self, end: &mut End<I>) -> (RxReport, Figures) {
         let mut figures = Figures::of(end.reliable.counters(), &self.before, &self.recovery);
         figures.cost = self.cost;
+        figures.classes = self.classes.figures(end.reliable.counters(), &self.before);
         let mut report = self.meter.report();
         report.sent = self.posted;
         report.drops = drops_since(&self.counted, &Counted::of(end.worker()));
@@ -417,7 +367,8 @@ pub(super) fn measure<I: PortIo + 'static>(
 ) -> Result<bool, Error> {
     for (i, spec) in wish.specs.iter().enumerate() {
         audience.begins(i, spec);
-        let test = Test { spec: spec.clone(), peers: wish.scale.peers, memory: wish.scale.memory };
+        let test =
+            Test { spec: spec.clone(), peers: wish.scale.peers, memory: wish.scale.memory, mix: wish.mix };
         test.check(None, true, &Host::here()).map_err(Error::usage)?;
         let session = meet::connect(end, server, wait, audience)?;
         end.listen(session)?;
@@ -428,6 +379,7 @@ pub(super) fn measure<I: PortIo + 'static>(
                 spec: spec.clone(),
                 peers: test.peers,
                 memory: test.memory,
+                mix: test.mix,
                 last: i + 1 == wish.specs.len(),
             },
         )?;
@@ -529,47 +481,5 @@ pub(super) fn serve<I: PortIo + 'static>(
         if last {
             return Ok(false);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::host::made_up::Machine;
-
-    fn test(kind: TestKind, bidirectional: bool, peers: u16) -> Test {
-        let spec = TestSpec {
-            kind,
-            size: 1 << 20,
-            qps: 1,
-            tx_depth: 128,
-            rx_depth: 3,
-            iters: Some(1),
-            duration_ms: None,
-            bidirectional,
-            rate: None,
-        };
-        Test { spec, peers, memory: 8 << 20 }
-    }
-
-    #[test]
-    fn a_side_has_memory_for_what_it_sends_and_receives() {
-        let most = |test: &Test| [true, false].map(|client| test.most(client) >> 20);
-        // Eight sends of 1 MiB are in 8 MiB, and receives are as deep as asked; of many peers, two each.
-        assert_eq!(most(&test(TestKind::Bw, false, 1)), [8, 3]);
-        assert_eq!(most(&test(TestKind::Bw, true, 1)), [11, 11]);
-        assert_eq!(most(&test(TestKind::Bw, false, 100)), [8, 200]);
-        assert_eq!(most(&test(TestKind::Lat, false, 1)), [5, 4]);
-    }
-
-    #[test]
-    fn what_a_side_has_no_memory_for_is_refused_there() {
-        let machine = Machine::new();
-        machine.file("/proc/meminfo", "MemAvailable: 5120 kB\n");
-        let test = test(TestKind::Bw, false, 1);
-        let check = |client| test.check(Some(TestKind::Bw), client, &machine.host);
-        assert_eq!(check(false), Ok(()));
-        let refused = check(true).unwrap_err();
-        assert!(refused.contains("take 8 MiB") && refused.contains("5 MiB are left"), "{refused}");
     }
 }

@@ -45,6 +45,17 @@ impl JsonTarget {
         }
     }
 
+    /// Writes a text there that is no JSON, and a line end behind it. A file appears whole, or is as it was.
+    ///
+    /// # Errors
+    /// A target that cannot be written.
+    pub fn write_text(&self, text: &str) -> Result<(), Error> {
+        let Some(mut sink) = Sink::open(self)? else { return Ok(()) };
+        let wrote = sink.to.write_all(text.as_bytes());
+        sink.check(wrote)?;
+        sink.finish()
+    }
+
     /// Whether JSON takes standard output.
     pub fn is_stdout(&self) -> bool {
         *self == JsonTarget::Stdout

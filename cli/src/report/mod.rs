@@ -4,6 +4,7 @@ pub mod hexdump;
 pub mod json;
 pub mod numbers;
 pub mod out;
+pub mod quantiles;
 pub mod table;
 
 pub use json::{Document, JsonTarget};

@@ -363,7 +363,7 @@ impl ClientJob<'_> {
     /// The sweep over the reliable service.
     fn reliable(mut self, client: &MeasureArgs, verbosity: u8, stop: &Stop) -> Result<(), Error> {
         let specs: Vec<TestSpec> = self.specs.iter().flatten().cloned().collect();
-        let wish = Wish { specs: &specs, scale: ScaleArgs::default(), kind: None };
+        let wish = Wish { specs: &specs, scale: ScaleArgs::default(), mix: None, kind: None };
         reliable::run(client, &open_config(client, verbosity), &wish, stop, &mut self).map(|_| ())
     }
 

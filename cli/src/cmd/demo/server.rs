@@ -33,7 +33,7 @@ pub fn run(args: &DemoServerArgs, verbosity: u8) -> Result<Exit, Error> {
     match args.common.service.service {
         Service::Ud => with_bench(&args.common, &config, &stop, ServerJob)?,
         Service::Reliable => {
-            let wish = Wish { specs: &[], scale: ScaleArgs::default(), kind: None };
+            let wish = Wish { specs: &[], scale: ScaleArgs::default(), mix: None, kind: None };
             reliable::run(&args.common, &config, &wish, &stop, &mut Everything)?;
         }
     }

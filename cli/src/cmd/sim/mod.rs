@@ -8,9 +8,9 @@ mod swarm;
 use crate::args::OutputArgs;
 use crate::error::{Error, Exit};
 use crate::impair::ImpairArgs;
-use crate::report::Out;
 use crate::report::numbers::{Si, Time};
 use crate::report::table::{Align, Table};
+use crate::report::{Out, quantiles};
 use crate::tags::TagArgs;
 use crate::units;
 use clap::{Args, ValueEnum};
@@ -275,6 +275,7 @@ fn figures(report: &Report) -> Value {
         "bytes": report.bytes,
         "completion_ns": {
             "min": quantile(0.0), "p50": quantile(0.5), "p99": quantile(0.99), "p99_9": quantile(0.999), "max": quantile(1.0),
+            "quantiles": quantiles::points(|q| quantile(q).map(|ns| ns as f64)),
         },
     })
 }

@@ -3,7 +3,7 @@
 use super::{Congestion, Pattern, SimArgs, Topology, figures, simulate, table};
 use crate::error::{Error, Exit};
 use crate::report::json::Document;
-use roce_proto::transport::{Algorithm, Config, Fec};
+use roce_proto::transport::{Algorithm, Config};
 use roce_proto::wire::shim::segment_size;
 use serde_json::json;
 use std::time::Instant;
@@ -77,7 +77,7 @@ fn single(args: &SimArgs) -> Result<Single, Error> {
                 Congestion::Fixed => Algorithm::Fixed(one.window),
                 Congestion::DelayEcn => Algorithm::DelayEcn,
             },
-            fec: Fec { protect: one.tags.fec, ..Fec::default() },
+            fec: one.tags.fec(),
             ..base.config
         },
         poll: one.poll.map_or(Poll::OnEvent, Poll::Every),

@@ -34,6 +34,11 @@ pub fn build(plan: &Plan, folder: &Path, stop: &Stop) -> Result<(), Error> {
         tools::sysctl(&name, &quiet)?;
         tools::ip(&name, &["link set lo up".to_owned()], Feature::Namespaces)?;
     }
+    if plan.two_dc {
+        two_dc(plan)?;
+        go_on(stop)?;
+        return legs(plan, folder, stop);
+    }
     for side in Side::BOTH {
         tools::sysctl(
             &plan.leaf(side),
@@ -69,15 +74,31 @@ fn go_on(stop: &Stop) -> Result<(), Error> {
     if stop.requested() { Err(Error::interrupted()) } else { Ok(()) }
 }
 
+fn pair(a: &str, a_in: &str, b: &str, b_in: &str, mtu: u16) -> String {
+    format!("link add name {a} mtu {mtu} netns {a_in} type veth peer name {b} mtu {mtu} netns {b_in}")
+}
+
+/// Makes pairs of interfaces.
+fn make_pairs(pairs: &[String]) -> Result<(), Error> {
+    let mut command = Command::new("ip");
+    tools::run(command.args(["-batch", "-"]), &(pairs.join("\n") + "\n"), Feature::Veth).map(drop)
+}
+
+/// The links of two data centres: each host's to the forwarder.
+fn two_dc(plan: &Plan) -> Result<(), Error> {
+    let leg = plan.leg(1);
+    let ends = [(Side::Left, "w1"), (Side::Right, "w2")];
+    make_pairs(&ends.map(|(side, end)| pair("e0", &plan.host(side, 1), end, &leg, plan.mtu)))?;
+    for side in Side::BOTH {
+        tools::ip(&plan.host(side, 1), &["link set e0 up".to_owned()], Feature::Veth)?;
+    }
+    tools::ip(&leg, &ends.map(|(_, end)| format!("link set {end} up")), Feature::Veth).map(drop)
+}
+
 /// All pairs of interfaces and their addresses.
 fn links(plan: &Plan) -> Result<(), Error> {
     let mut pairs = Vec::new();
-    let mtu = plan.mtu;
-    let mut pair = |a: &str, a_in: &str, b: &str, b_in: &str| {
-        pairs.push(format!(
-            "link add name {a} mtu {mtu} netns {a_in} type veth peer name {b} mtu {mtu} netns {b_in}"
-        ));
-    };
+    let mut pair = |a: &str, a_in: &str, b: &str, b_in: &str| pairs.push(pair(a, a_in, b, b_in, plan.mtu));
     let [left, right] = Side::BOTH.map(|side| plan.leaf(side));
     for (number, path) in plan.numbered() {
         let name = format!("p{number}");
@@ -94,8 +115,7 @@ fn links(plan: &Plan) -> Result<(), Error> {
             pair("e0", &plan.host(side, host), &format!("h{host}"), &plan.leaf(side));
         }
     }
-    let mut command = Command::new("ip");
-    tools::run(command.args(["-batch", "-"]), &(pairs.join("\n") + "\n"), Feature::Veth)?;
+    make_pairs(&pairs)?;
     for side in Side::BOTH {
         let mut lines = Vec::new();
         for host in 1..=plan.hosts {
@@ -114,7 +134,7 @@ fn links(plan: &Plan) -> Result<(), Error> {
         }
         tools::ip(&plan.leaf(side), &lines, Feature::Veth)?;
     }
-    for (number, _) in plan.numbered().filter(|(_, path)| path.has_leg()) {
+    for (number, _) in plan.legs() {
         let lines = ["w1", "w2"].map(|end| format!("link set {end} up"));
         tools::ip(&plan.leg(number), &lines, Feature::Veth)?;
     }
@@ -210,7 +230,7 @@ fn legs(plan: &Plan, folder: &Path, stop: &Stop) -> Result<(), Error> {
     let program = std::env::current_exe().map_err(|e| Error::failed(format_args!("this program: {e}")))?;
     let program = program.to_string_lossy().into_owned();
     let mut started = Vec::new();
-    for (number, path) in plan.numbered().filter(|(_, path)| path.has_leg()) {
+    for (number, path) in plan.legs() {
         let log = folder.join(format!("wan{number}.log"));
         let cannot = |e: std::io::Error| Error::failed(format_args!("the forwarder of path {number}: {e}"));
         let out = File::create(&log).map_err(cannot)?;
@@ -219,6 +239,13 @@ fn legs(plan: &Plan, folder: &Path, stop: &Stop) -> Result<(), Error> {
         command.args(["--delay", &format!("{}ns", path.delay.as_nanos())]);
         if let Some(burst) = path.burst {
             command.args(["--loss", &path.loss.to_string(), "--burst", &burst.to_string()]);
+        } else if plan.two_dc {
+            command.args(["--loss", &path.loss.to_string()]);
+        }
+        if plan.two_dc {
+            // There is no router before it.
+            command.args(["--capacity", &path.frames().to_string()]);
+            command.args(path.rate.iter().flat_map(|rate| ["--rate".to_owned(), rate.to_string()]));
         }
         command.args(["--seed", &number.to_string()]);
         // A group of its own, so that a signal of the terminal's is not for it.

@@ -25,13 +25,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const AFTER: &str = "\
 Two leaf routers with several paths between them, and hosts behind each: network namespaces of the kernel, which spreads flows over the
 paths by a hash of addresses, protocol and UDP ports (fib_multipath_hash_policy 1), for IPv4 and IPv6. Hosts have an interface e0 for
-a net_af_packet port. Needs root, iproute2 and nftables; nothing outside of its own namespaces is touched.
+a net_af_packet port. With --two-dc, two hosts of one network and nothing but a long link between them. Needs root, iproute2 and nftables; nothing outside of its own namespaces is touched.
 
 Examples:
   spraywire testbed up --paths 8                        eight equal paths; prints the commands that measure across them
   spraywire testbed up --loss 1% --loss 3=10% --rate 1g loss in the routers: 1 % on each path, 10 % on the third; 1 Gbit/s each
   spraywire testbed up --delay 1ms --skew 10ms          from 1 ms on the first path to 11 ms on the last
   spraywire testbed up --loss 2=1% --burst 8            losses of the second path in bursts of eight, on average
+  spraywire testbed up --two-dc --loss 0.1% --burst 8 --rate 1g
+                                                        two hosts 25 ms of round trip apart
   spraywire testbed path 3 --link dark                  the third path swallows everything from now on
   spraywire testbed path 3 --link up --loss 0           and no more
   spraywire testbed status                              a picture, and what each path carried
@@ -41,6 +43,7 @@ const UP_AFTER: &str = "\
 Examples:
   spraywire testbed up
   spraywire testbed up --paths 16 --hosts 4
+  spraywire testbed up --two-dc --delay 50ms --loss 1%
   spraywire testbed up --paths 4 --loss 2=10% --rate 500M --rate 4=100M --delay 5ms";
 
 const PATH_AFTER: &str = "\
@@ -103,6 +106,11 @@ pub struct UpArgs {
     /// Paths between the two leaf routers
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u8).range(PATHS))]
     pub paths: u8,
+
+    /// Two data centres instead: a host on each side, joined by a forwarder of ours (`spraywire wan`) with all of the delay (12.5 ms each way
+    /// unless --delay says otherwise), losses and rate
+    #[arg(long, conflicts_with_all = ["paths", "hosts", "skew"])]
+    pub two_dc: bool,
 
     /// Hosts behind each leaf router
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(HOSTS))]
@@ -286,6 +294,16 @@ fn clear_stale(held: &Held, plan: &Plan, name: &Name) -> Result<(), Error> {
 /// taken.
 fn commands(plan: &Plan) -> [String; 2] {
     let to = plan::host_address(Side::Right, 1, false);
+    if let (true, Some(path)) = (plan.two_dc, plan.paths.first()) {
+        // A quarter more than what is on the way in a round trip: with parity, which no window counts, that fits the queue of as much again.
+        let rate = path.rate.unwrap_or(1_000_000_000) as f64;
+        let kilobytes = (2.5 * path.delay.as_secs_f64() * rate / 8e3).ceil().max(64.0);
+        let window = format!("--window {kilobytes}kB");
+        return [
+            plan.command(Side::Right, 1, &format!("bw {window}")),
+            plan.command(Side::Left, 1, &format!("bw {window} -s 256k --mix dp:70,pp:25,control:5 {to}")),
+        ];
+    }
     [
         plan.command(Side::Right, 1, "bw --paths 32"),
         plan.command(Side::Left, 1, &format!("bw --paths 32 {to}")),
@@ -294,6 +312,10 @@ fn commands(plan: &Plan) -> [String; 2] {
 
 /// A testbed as JSON.
 fn described(plan: &Plan) -> Value {
+    let gateways = |side, host| -> Vec<String> {
+        let families = [false, true].into_iter().filter(|_| !plan.two_dc);
+        families.map(|v6| plan::gateway(side, host, v6)).collect()
+    };
     let hosts = Side::BOTH.into_iter().flat_map(|side| {
         (1..=plan.hosts).map(move |host| {
             json!({
@@ -301,7 +323,7 @@ fn described(plan: &Plan) -> Value {
                 "namespace": plan.host(side, host),
                 "interface": "e0",
                 "addresses": [plan::host_address(side, host, false), plan::host_address(side, host, true)],
-                "gateways": [plan::gateway(side, host, false), plan::gateway(side, host, true)],
+                "gateways": gateways(side, host),
             })
         })
     });
@@ -311,7 +333,8 @@ fn described(plan: &Plan) -> Value {
         "paths": plan.paths.len(),
         "mtu": plan.mtu,
         "hosts": hosts.collect::<Vec<_>>(),
-        "leaves": Side::BOTH.map(|side| plan.leaf(side)),
+        "leaves": plan.leaves().map(|side| plan.leaf(side)).collect::<Vec<_>>(),
+        "two_dc": plan.two_dc,
         "commands": {"server": server, "client": client},
     })
 }
@@ -343,6 +366,14 @@ fn path(args: &PathArgs, stop: &Stop) -> Result<Exit, Error> {
     let held = Held::wait(stop)?;
     let mut state = find(&held, &args.name)?;
     let (count, number) = (state.plan.paths.len(), usize::from(args.path));
+    if state.plan.two_dc {
+        return Err(Error::usage("two data centres have one path, which is as it was made").hint(
+            format_args!(
+                "make it anew: spraywire testbed down{0}, then spraywire testbed up --two-dc{0} …",
+                named(&args.name)
+            ),
+        ));
+    }
     let Some(path) = state.plan.paths.get_mut(number - 1) else { return Err(plan::no_path(number, count)) };
     if args.loss.is_some() && path.burst.is_some() {
         return Err(Error::usage(format_args!("the losses of path {number} come in bursts, as it was made"))

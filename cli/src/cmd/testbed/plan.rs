@@ -11,6 +11,10 @@ use std::time::Duration;
 
 /// Paths between the two leaf routers.
 pub const PATHS: std::ops::RangeInclusive<i64> = 2..=16;
+/// The delay between two data centres if nothing else is said, each way: a round trip of 25 ms, which is some 2,500 km of fibre.
+const FAR: Duration = Duration::from_micros(12_500);
+/// The longest.
+const FARTHEST: Duration = Duration::from_millis(100);
 /// Hosts behind a leaf router, at the most.
 pub const HOSTS: std::ops::RangeInclusive<i64> = 1..=16;
 
@@ -115,6 +119,14 @@ impl PathPlan {
         !self.delay.is_zero() || self.burst.is_some()
     }
 
+    /// Frames of a kilobyte that are on the way at once, each way, in a forwarder that has the rate too: with its queue, what it holds in the
+    /// time of three delays. Memory is taken for them.
+    pub fn frames(&self) -> u32 {
+        let rate = self.rate.unwrap_or(2_000_000_000) as f64;
+        let frames = 3.0 * self.delay.as_secs_f64() * rate / 8.0 / 1024.0;
+        (frames as u32).clamp(8_192, 1 << 18)
+    }
+
     /// The loss that the routers make.
     pub fn router_loss(&self) -> f64 {
         if self.burst.is_some() { 0.0 } else { self.loss }
@@ -198,6 +210,9 @@ pub struct Plan {
     pub hosts: usize,
     /// MTU of all links, in bytes.
     pub mtu: u16,
+    /// One host on each side, joined by a forwarder instead of routers.
+    #[serde(default)]
+    pub two_dc: bool,
     /// The paths.
     pub paths: Vec<PathPlan>,
 }
@@ -208,13 +223,16 @@ impl Plan {
     /// # Errors
     /// A path that there is none of, and losses in a row without losses.
     pub fn of(args: &UpArgs) -> Result<Plan, Error> {
-        let count = usize::from(args.paths);
+        let count = if args.two_dc { 1 } else { usize::from(args.paths) };
         let mut paths = vec![PathPlan::default(); count];
         set(&mut paths, &args.loss, |path, Share(loss)| path.loss = loss)?;
         set(&mut paths, &args.rate, |path, Bits(rate)| path.rate = Some(rate))?;
+        if args.two_dc {
+            paths.iter_mut().for_each(|path| path.delay = FAR);
+        }
         set(&mut paths, &args.delay, |path, delay| path.delay = delay)?;
         for (i, path) in paths.iter_mut().enumerate() {
-            path.delay += args.skew.mul_f64(i as f64 / (count - 1) as f64);
+            path.delay += args.skew.mul_f64(i as f64 / (count - 1).max(1) as f64);
             if path.loss > 0.0 {
                 path.burst = args.burst;
             }
@@ -227,8 +245,12 @@ impl Plan {
                 testbed_impair::Loss::bursts(path.loss, burst).map_err(Error::usage)?;
             }
         }
-        let plan = Plan { name: args.name.0.clone(), hosts: usize::from(args.hosts), mtu: args.mtu, paths };
-        Ok(plan)
+        if let Some(path) = paths.first().filter(|path| args.two_dc && path.delay > FARTHEST) {
+            return Err(Error::usage(format_args!("{} is farther than round the world", Time(path.delay)))
+                .hint("--delay is each way: 12.5ms is a round trip of 25 ms; up to 100ms"));
+        }
+        let hosts = if args.two_dc { 1 } else { usize::from(args.hosts) };
+        Ok(Plan { name: args.name.0.clone(), hosts, mtu: args.mtu, two_dc: args.two_dc, paths })
     }
 
     /// How the names of its namespaces begin.
@@ -254,9 +276,21 @@ impl Plan {
     /// All namespaces.
     pub fn namespaces(&self) -> Vec<String> {
         let hosts = Side::BOTH.into_iter().flat_map(|side| (1..=self.hosts).map(move |host| (side, host)));
-        let legs = self.numbered().filter(|(_, path)| path.has_leg()).map(|(number, _)| self.leg(number));
+        let legs = self.legs().map(|(number, _)| self.leg(number));
         let hosts = hosts.map(|(side, host)| self.host(side, host));
-        Side::BOTH.map(|side| self.leaf(side)).into_iter().chain(hosts).chain(legs).collect()
+        let leaves = self.leaves().map(|side| self.leaf(side));
+        leaves.chain(hosts).chain(legs).collect()
+    }
+
+    /// The sides that have a leaf router.
+    pub fn leaves(&self) -> impl Iterator<Item = Side> + use<> {
+        let two_dc = self.two_dc;
+        Side::BOTH.into_iter().filter(move |_| !two_dc)
+    }
+
+    /// The paths that a forwarder of ours stands in, with their numbers.
+    pub fn legs(&self) -> impl Iterator<Item = (usize, &PathPlan)> {
+        self.numbered().filter(|(_, path)| self.two_dc || path.has_leg())
     }
 
     /// The paths with their numbers, from 1.
@@ -269,8 +303,12 @@ impl Plan {
         let program = std::env::current_exe().map_or("spraywire".into(), |path| path.display().to_string());
         let (test, rest) = args.split_once(' ').unwrap_or((args, ""));
         let family = |v6: bool| {
-            let (ip, len) = (host_address(side, host, v6), if v6 { 64 } else { 24 });
-            format!("--ip {ip}/{len} --gateway {}", gateway(side, host, v6))
+            let ip = host_address(side, host, v6);
+            if self.two_dc {
+                // One network for both hosts.
+                return format!("--ip {ip}/16");
+            }
+            format!("--ip {ip}/{} --gateway {}", if v6 { 64 } else { 24 }, gateway(side, host, v6))
         };
         let port = format!("--port net_af_packet0,iface=e0 {} {}", family(false), family(true));
         let line = format!("ip netns exec {} {program} {test} {port} {rest}", self.host(side, host));
@@ -340,6 +378,11 @@ pub fn path_address(side: Side, path: usize, v6: bool) -> String {
 
 /// The testbed as text: hosts, leaf routers, and the paths between them.
 pub fn picture(plan: &Plan) -> String {
+    if let (true, Some(path)) = (plan.two_dc, plan.paths.first()) {
+        let [left, right] =
+            Side::BOTH.map(|side| format!("{}1  {}", side.name(), host_address(side, 1, false)));
+        return format!("  {left}  ──── wan: {path}, each way ────  {right}");
+    }
     let rows = plan.paths.len().max(plan.hosts);
     // The number, from 1, of the thing in a row, where `count` of them stand in the middle.
     let in_row =

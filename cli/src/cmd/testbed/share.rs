@@ -42,6 +42,9 @@ impl PathCount {
 /// # Errors
 /// Counters that cannot be read: parts of the testbed are gone.
 pub fn read(plan: &Plan) -> Result<Vec<[PathCount; 2]>, Error> {
+    if plan.two_dc {
+        return read_leg(plan);
+    }
     let [left, right] = [counters(plan, Side::Left)?, counters(plan, Side::Right)?];
     let ways = |number: usize| {
         let way = |near: &Counters, far: &Counters| {
@@ -57,6 +60,27 @@ pub fn read(plan: &Plan) -> Result<Vec<[PathCount; 2]>, Error> {
         [way(&left, &right), way(&right, &left)]
     };
     Ok((1..=plan.paths.len()).map(ways).collect())
+}
+
+/// What the forwarder between two data centres took and passed on, by the kernel's counters of its interfaces. What it took and has not
+/// passed on is lost, or on the way.
+fn read_leg(plan: &Plan) -> Result<Vec<[PathCount; 2]>, Error> {
+    let mut command = tools::within(&plan.leg(1), "ip");
+    let text = tools::run(command.args(["-s", "-j", "link", "show"]), "", Feature::Veth)?;
+    let links: Value =
+        serde_json::from_str(&text).map_err(|e| Error::failed(format_args!("ip -s link: {e}")))?;
+    let count = |name: &str, way: &str, what: &str| {
+        let link = links.as_array().into_iter().flatten().find(|link| link["ifname"] == name)?;
+        link["stats64"][way][what].as_u64()
+    };
+    let gone = || Error::failed("the forwarder's interfaces are gone");
+    let way = |from: &str, to: &str| {
+        let packets = count(from, "rx", "packets").ok_or_else(gone)?;
+        let arrived = count(to, "tx", "packets").ok_or_else(gone)?;
+        let bytes = count(from, "rx", "bytes").ok_or_else(gone)?;
+        Ok(PathCount { packets, bytes, lost: packets.saturating_sub(arrived), queue_full: 0, arrived })
+    };
+    Ok(vec![[way("w1", "w2")?, way("w2", "w1")?]])
 }
 
 /// What `now` has more than `before`.

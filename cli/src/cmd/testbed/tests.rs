@@ -111,3 +111,30 @@ fn shares_are_of_a_way_and_counted_since_the_last_reset() {
         "{table}"
     );
 }
+
+#[test]
+fn two_data_centres_are_two_hosts_and_a_forwarder() {
+    let two = plan("--two-dc --loss 0.1% --burst 8 --rate 1g --name x7").unwrap();
+    assert_eq!(two.namespaces(), ["spwtb-x7-left1", "spwtb-x7-right1", "spwtb-x7-wan1"]);
+    assert_eq!(
+        plan::picture(&two),
+        "  left1  10.78.101.1  ──── wan: loss 0.1 %, in bursts of 8, 1.00 Gbit/s, delay 12.5 ms, each way ────  right1  10.78.201.1"
+    );
+    let [server, client] = commands(&two);
+    assert!(server.ends_with(" --ip 10.78.201.1/16 --ip fd78:201::1/16 --window 3907kB"), "{server}");
+    assert!(client.ends_with(" --window 3907kB -s 256k --mix dp:70,pp:25,control:5 10.78.201.1"), "{client}");
+    let described = described(&two);
+    assert_eq!((&described["leaves"], &described["hosts"][0]["gateways"]), (&json!([]), &json!([])));
+    // A delay that is given is the delay; and 100 ms at 1 Gbit/s are more frames than a short link's.
+    let far = plan("--two-dc --delay 100ms --rate 1g").unwrap();
+    assert_eq!(
+        (far.paths[0].delay.as_millis(), far.paths[0].frames(), two.paths[0].frames()),
+        (100, 36_621, 8_192)
+    );
+    let refused = plan("--two-dc --delay 101ms").unwrap_err();
+    assert!(refused.what_to_do().is_some_and(|hint| hint.contains("each way")), "{refused}");
+    assert!(plan("--two-dc --loss 2=1%").unwrap_err().to_string().contains("no path 2"));
+    for line in ["up --two-dc --paths 3", "up --two-dc --hosts 2", "up --two-dc --skew 1ms"] {
+        assert!(parse(line).is_err(), "{line}");
+    }
+}
