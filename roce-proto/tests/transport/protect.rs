@@ -3,7 +3,7 @@
 use crate::basic::config;
 use crate::net::{Net, Weather};
 use fec::policy::{Policy, Protection};
-use roce_proto::transport::{Config, Drop, Fec, Limits, Operation, Protect, Status};
+use roce_proto::transport::{Algorithm, Config, Drop, Fec, Limits, Operation, Protect, Status};
 use roce_proto::wire::shim::{Data, Kind, Parity, Semantics, Seq};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -96,6 +96,8 @@ fn a_loss_is_repaired_and_not_sent_again() {
     let (c, r) = (net.hosts[0].engine.counters(), net.hosts[1].engine.counters());
     // Segments 0..32, 32..64, 64..96 and 96..100, of which 99 is lost.
     assert_eq!((r.repaired, c.retransmitted, c.spurious), (13, 0, 0), "{c:?}");
+    // Each is told of once: by the verdict, or by the repair.
+    assert_eq!(c.awaited + c.unseen, 13, "{c:?}");
     assert_eq!((c.sent(Kind::Data), c.sent(Kind::Parity)), (100, 16));
     assert_eq!(c.protected, 100);
     assert!(took < ONE_WAY + Duration::from_millis(1), "{took:?}: no round trip was waited for");
@@ -126,6 +128,26 @@ fn losses_whose_repair_comes_before_the_verdict_are_not_sent_again() {
     assert_eq!(c.unseen, 30);
     assert!(lossy == 12 && lossless <= 8, "{lossy} shards of three groups, without losses {lossless}");
     assert_eq!(sound.hosts[0].engine.counters().unseen, 0);
+}
+
+/// Congestion control heeds losses that were repaired before any verdict: the window does not grow as it does without.
+#[test]
+fn repaired_losses_slow_the_sender_down() {
+    let took = |lossy: bool| {
+        let mut net = pair_of(Config { congestion: Algorithm::DelayEcn, ..config() });
+        if lossy {
+            net.filter = |bytes| fresh(bytes).is_none_or(|d| d.segment != 3);
+        }
+        for _ in 0..20 {
+            exchange(&mut net, 15_000, GRADIENT);
+        }
+        assert_eq!(net.hosts[0].engine.counters().retransmitted, 0);
+        assert_eq!(net.hosts[0].engine.counters().unseen > 0, lossy);
+        net.filter = |_| true;
+        exchange(&mut net, 200_000, GRADIENT)
+    };
+    let (lossy, sound) = (took(true), took(false));
+    assert!(lossy > sound + ROUND_TRIP / 2, "{lossy:?}, without losses {sound:?}");
 }
 
 #[test]
