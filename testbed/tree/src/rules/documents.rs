@@ -1,4 +1,5 @@
-//! Documents speak of what exists: relative links resolve, and ARCHITECTURE.md names the folders.
+//! Documents speak of what exists: relative links resolve, ARCHITECTURE.md names the folders, and each numbered section has a
+//! number of its own.
 
 use crate::workspace::Member;
 use crate::{Finding, Tree, extension_of};
@@ -7,10 +8,11 @@ use std::collections::BTreeSet;
 /// The document that names every folder at the root and every crate.
 const MAP: &str = "ARCHITECTURE.md";
 
-/// Links that lead nowhere, and folders that the map lacks or invents.
+/// Links that lead nowhere, folders that the map lacks or invents, and sections that are numbered wrongly.
 pub fn check(tree: &Tree, members: &[Member]) -> Vec<Finding> {
     let mut findings = links(tree);
     findings.extend(map(tree, members));
+    findings.extend(numbers(tree));
     findings
 }
 
@@ -115,6 +117,27 @@ fn headings(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
+/// Headings of the second level, such as `## 3. Sessions`, that do not count: what refers to a section by its number would find another.
+fn numbers(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.with_extension("md") {
+        let mut next = 1;
+        for line in lines(text).filter(|line| !line.fenced) {
+            let number = line.text.strip_prefix("## ").and_then(|title| title.split_once(". "));
+            let Some(Ok(number)) = number.map(|(number, _)| number.parse::<u32>()) else { continue };
+            if number != next {
+                findings.push(Finding::at(
+                    path,
+                    line.number,
+                    format!("section {number} stands where {next} is due"),
+                ));
+            }
+            next = number + 1;
+        }
+    }
+    findings
+}
+
 fn map(tree: &Tree, members: &[Member]) -> Vec<Finding> {
     let Some(text) = tree.text(MAP) else {
         return vec![Finding::of_file(MAP, "is missing: a newcomer reads it first")];
@@ -192,6 +215,18 @@ mod tests {
     #[test]
     fn code_holds_no_links() {
         assert!(found(&[("a.md", "`[a](gone.md)`\n```\n[a](gone.md)\n```\n")]).is_empty());
+    }
+
+    #[test]
+    fn numbered_sections_count() {
+        let numbers = |text| numbers(&Tree::of(&[("a.md", text)])).len();
+        assert_eq!(
+            numbers("## 1. A\n## Between\n## 2. B\n```\n## 9. no heading\n```\n### 7. C\n## 3. D\n"),
+            0
+        );
+        assert_eq!(numbers("## 1. A\n## 2. B\n## 2. C\n"), 1);
+        assert_eq!(numbers("## 1. A\n## 3. B\n## 4. C\n"), 1);
+        assert_eq!(numbers("## 2. A\n"), 1);
     }
 
     fn mapped(document: &str) -> Vec<String> {
