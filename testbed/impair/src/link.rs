@@ -121,23 +121,31 @@ impl<P> Link<P> {
     }
 
     /// A packet enters at `now`, which must not go back. `copy` makes a second one of it where it is to come twice; if it cannot,
-    /// there is one.
-    pub fn offer(&mut self, now: Instant, offer: Offer, packet: P, copy: impl FnOnce(&P) -> Option<P>) {
+    /// there is one. Returns the packet if it is lost here.
+    pub fn offer(
+        &mut self,
+        now: Instant,
+        offer: Offer,
+        packet: P,
+        copy: impl FnOnce(&P) -> Option<P>,
+    ) -> Option<P> {
         self.counters.offered += 1;
         if self.config.black_out.is_some_and(|b| b.is_dark(now)) {
             self.counters.dark += 1;
-            return;
+            return Some(packet);
         }
         if self.loss.next(&self.config.loss, &mut self.rng) {
             self.counters.lost += 1;
-            return;
+            return Some(packet);
         }
         let second = if self.happens(self.config.duplicate) { copy(&packet) } else { None };
         self.counters.duplicated += u64::from(second.is_some());
-        self.enter(now, offer, packet);
+        let lost = self.enter(now, offer, packet);
         if let Some(second) = second {
+            // What there was no room for once there is none for again.
             self.enter(now, offer, second);
         }
+        lost
     }
 
     /// Draws nothing for what never happens, so that switching one thing on changes nothing about the others' fates before it.
@@ -150,17 +158,17 @@ impl<P> Link<P> {
         Duration::from_nanos(if most == 0 { 0 } else { self.rng.u64(0..=most) })
     }
 
-    fn enter(&mut self, now: Instant, offer: Offer, packet: P) {
+    fn enter(&mut self, now: Instant, offer: Offer, packet: P) -> Option<P> {
         if self.under_way.len() >= self.config.capacity {
             self.counters.too_many += 1;
-            return;
+            return Some(packet);
         }
         let mut sent = now;
         let mut marked = false;
         if let Some(rate) = self.config.rate {
             let Some(taken) = self.queue.take(&rate, now, offer.bytes as u64) else {
                 self.counters.queue_full += 1;
-                return;
+                return Some(packet);
             };
             sent = taken.at;
             marked = taken.long && offer.ecn_capable;
@@ -182,6 +190,7 @@ impl<P> Link<P> {
         let serial = self.serial;
         self.serial += 1;
         self.under_way.push(Reverse(UnderWay { at, serial, marked, corrupt, packet }));
+        None
     }
 
     /// When the next packet comes out.

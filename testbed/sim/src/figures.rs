@@ -8,7 +8,7 @@ use std::time::Duration;
 /// What was seen of segments between the network and the engines.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// Segments that had a packet of their own, were lost and have not come since, by session id and sequence, and when they were lost first.
+    /// Segments that were lost and have not come since, by session id and sequence, and when they were lost first.
     lost: HashMap<(u64, Seq), Instant>,
     /// From such a segment's first loss to its arrival. Those recovered from parity do not arrive.
     pub repairs: Vec<Duration>,
@@ -23,8 +23,13 @@ pub struct Figures {
 impl Figures {
     /// A link lost a packet.
     pub fn lost(&mut self, now: Instant, bytes: &[u8]) {
-        if let Ok((data, _)) = Data::parse(bytes) {
-            self.lost.entry((data.session, data.seq)).or_insert(now);
+        let mut left = Some(bytes);
+        while let Some(bytes) = left {
+            // One or, in a bundle, several.
+            left = Data::following(bytes);
+            if let Ok((data, _)) = Data::parse(bytes) {
+                self.lost.entry((data.session, data.seq)).or_insert(now);
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use crate::figures::{Carried, Figures, Traffic};
 use crate::scenario::Topology;
 use crate::watch::{Check, Violation};
 use roce_proto::time::Instant;
-use roce_proto::wire::shim::{Data, Kind};
+use roce_proto::wire::shim::Kind;
 use testbed_impair::{Config, Counters, Delivery, Link, Offer};
 
 /// Bytes of a frame beside what an engine writes: Ethernet, IPv4, UDP, BTH, DETH, ICRC.
@@ -68,6 +68,8 @@ pub struct Net {
     pub figures: Figures,
     /// What hosts sent.
     pub traffic: Traffic,
+    /// Packets that links lost since this was last emptied, if somebody wants to know.
+    pub dropped: Option<Vec<Packet>>,
     /// Links that took a packet since this was last emptied.
     pub touched: Vec<usize>,
     /// Packets handed to a first link.
@@ -96,6 +98,7 @@ impl Net {
             salt: seed,
             figures: Figures::default(),
             traffic: Traffic::default(),
+            dropped: None,
             touched: Vec::new(),
             sent: 0,
             arrived: 0,
@@ -118,12 +121,12 @@ impl Net {
     fn enter(&mut self, now: Instant, packet: Packet) -> Fate {
         let Some(at) = self.way(&packet) else { return Fate::Arrived };
         let link = &mut self.links[at];
-        let before = link.under_way();
-        let lost: [u8; Data::LEN] = std::array::from_fn(|i| packet.bytes.get(i).copied().unwrap_or_default());
         let offer = Offer { bytes: packet.bytes.len() + OVERHEAD, ecn_capable: true };
-        link.offer(now, offer, packet, |p| Some(p.clone()));
-        if link.under_way() == before {
-            self.figures.lost(now, &lost);
+        if let Some(lost) = link.offer(now, offer, packet, |p| Some(p.clone())) {
+            self.figures.lost(now, &lost.bytes);
+            if let Some(all) = &mut self.dropped {
+                all.push(lost);
+            }
             return Fate::Lost(at);
         }
         self.touched.push(at);

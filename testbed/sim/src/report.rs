@@ -43,7 +43,7 @@ pub struct Report {
     pub bytes: u64,
     /// Segments found lost: by a gap on their path, across paths by time, by the receiver's deadline, by a time-out.
     pub found: [u64; 4],
-    /// From the first loss of each segment that had a packet of its own to its arrival, in order of size.
+    /// From the first loss of each segment to its arrival, in order of size.
     pub repairs: Vec<Duration>,
     /// The mean round trip, queues included.
     pub round_trip: Duration,
