@@ -55,7 +55,7 @@ impl Engine {
         }
         if self.config.mechanisms.time || head.status {
             self.judge_time(slot, feedback.end(), head.status);
-        } else if self.sessions[slot].paths > 1 {
+        } else if self.sessions[slot].paths > 1 && self.config.mechanisms.interval.is_none() {
             self.sweep(slot);
         }
         self.wake(slot);
@@ -215,7 +215,10 @@ impl Engine {
         }
         if let Some((rtt, least)) = best {
             self.sessions[slot].tx.queued = rtt > least + (least / 2).max(QUEUE);
-            self.sessions[slot].tx.longest = u32::try_from(longest.as_nanos()).unwrap_or(u32::MAX);
+            // Of late: it shrinks by a sixteenth with each feedback, as one tells of few paths.
+            let tx = &mut self.sessions[slot].tx;
+            tx.longest =
+                u32::try_from(longest.as_nanos()).unwrap_or(u32::MAX).max(tx.longest - tx.longest / 16);
             // The mean over the paths: the shortest would be the shorter the more of them there are in a feedback, and favour large windows.
             best = Some((least + delays / samples.max(1), least));
         }

@@ -54,8 +54,12 @@ pub struct Mechanisms {
     pub tail: bool,
     /// The last two segments of messages tagged SYNC go twice.
     pub copies: bool,
+    /// Messages tagged SYNC of 3 to 64 segments have parity instead, while segments are lost.
+    pub parity: bool,
     /// Small messages to one peer that wait together share packets.
     pub bundle: bool,
+    /// In place of all detectors and of the retransmission time-out, for comparison: a segment is lost if it is not acknowledged for so long. None is how it is meant to be.
+    pub interval: Option<Duration>,
 }
 
 impl Default for Mechanisms {
@@ -67,7 +71,9 @@ impl Default for Mechanisms {
             deadline: true,
             tail: true,
             copies: true,
+            parity: true,
             bundle: true,
+            interval: None,
         }
     }
 }

@@ -90,6 +90,8 @@ pub struct Counters {
     pub no_step: u64,
     /// Segments given up by a retransmission time-out.
     pub rto_losses: u64,
+    /// Segments that the driver was told to be lost.
+    pub told_losses: u64,
     /// Expiries of a retransmission time-out.
     pub rtos: u64,
     /// Rounds whose delay moved the deadlines.

@@ -41,6 +41,9 @@ pub struct Engine {
     pub(super) due: List,
     pub(super) ready_chain: Chain,
     pub(super) ready: List,
+    pub(super) copy_chain: Chain,
+    /// Sessions with copies to send.
+    pub(super) copying: List,
     pub(super) wheel: Wheel,
 
     pub(super) channels: Slab<Channel>,
@@ -122,6 +125,8 @@ impl Engine {
             due: List::default(),
             ready_chain: Chain::new(l.sessions),
             ready: List::default(),
+            copy_chain: Chain::new(l.sessions),
+            copying: List::default(),
             wheel: Wheel::new(l.sessions),
             channels: Slab::new(l.channels),
             by_channel: Index::new(l.channels),
@@ -204,7 +209,8 @@ impl Engine {
 
     /// When the next round is due if nothing comes in before: at once if there is something to send.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if !self.due.is_empty() || !self.ready.is_empty() || !self.stateless.is_empty() {
+        let work = !self.due.is_empty() || !self.ready.is_empty() || self.copy_is_due(true);
+        if work || !self.stateless.is_empty() {
             return Some(self.now);
         }
         self.wheel.next().map(|at| (at + self.held).max(self.now))

@@ -81,6 +81,7 @@ impl Engine {
             told: false,
             in_due: false,
             in_ready: false,
+            in_copying: false,
             due: 0,
             probe: 0,
             codecs: CODECS,
@@ -198,7 +199,8 @@ impl Engine {
         {
             if s.remote == offer.id && s.epoch == offer.epoch {
                 if s.accepted {
-                    // Our answer was lost.
+                    // Our answer was lost. The next one is to this INIT: with the time of the first, the wait between them would be taken for a round trip.
+                    self.sessions[slot].began = offer.time;
                     self.owe(slot, due::ACCEPT);
                 }
                 return Ok(Received::Taken(Kind::Init));
@@ -455,6 +457,10 @@ impl Engine {
         if core::mem::take(&mut s.in_due) {
             self.due_chain.remove(&mut self.due, slot);
         }
+        if core::mem::take(&mut s.in_copying) {
+            self.copy_chain.remove(&mut self.copying, slot);
+        }
+        let s = &mut self.sessions[slot];
         if core::mem::take(&mut s.in_ready) {
             self.ready_chain.remove(&mut self.ready, slot);
         }

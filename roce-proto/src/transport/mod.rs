@@ -24,6 +24,7 @@ mod api;
 mod bundle;
 mod config;
 mod congestion;
+mod copies;
 mod counters;
 mod engine;
 mod handshake;

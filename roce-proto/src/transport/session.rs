@@ -114,8 +114,10 @@ pub struct Tx {
     pub last: Instant,
     /// How long the peer's reports were under way from packet to feedback, at the worst of late: nanoseconds.
     pub peer_delay: u32,
-    /// What to wait for an acknowledgement before probing.
+    /// What to wait for an acknowledgement before giving it up, nanoseconds.
     pub patience: u32,
+    /// And before probing.
+    pub probe_after: u32,
     /// Expiries since the last progress: the first probes.
     pub expiries: u8,
     /// When a suspect segment becomes a loss.
@@ -148,10 +150,12 @@ pub struct Tx {
     pub longest: u32,
     /// The shortest round trip of the last feedback had a queue in it.
     pub queued: bool,
-    /// Segments that still go a second time, and the last of them.
-    pub copies: u8,
-    /// See `copies`.
+    /// While there are copies to send: from where on they are looked for.
     pub copied: Seq,
+    /// And from when on they do not wait for other data: the low half of its nanoseconds.
+    pub copy_at: u32,
+    /// They go as soon as there is nothing else to send.
+    pub copy_idle: bool,
     /// The first segment since there was nothing more to send.
     pub burst_from: Seq,
     /// When a bad path is to be probed.
@@ -192,6 +196,7 @@ impl Tx {
             last: Instant::ZERO,
             peer_delay: 0,
             patience: 0,
+            probe_after: 0,
             expiries: 0,
             gap_at: Instant::MAX,
             wake_at: Instant::MAX,
@@ -208,8 +213,9 @@ impl Tx {
             time_at: Instant::MAX,
             longest: 0,
             queued: false,
-            copies: 0,
             copied: first,
+            copy_at: 0,
+            copy_idle: false,
             burst_from: first,
             bad_at: Instant::MAX,
             protecting: 0,
@@ -346,6 +352,8 @@ pub struct Session {
     pub in_due: bool,
     /// Whether it is among those with data to send.
     pub in_ready: bool,
+    /// Whether it is among those with copies to send.
+    pub in_copying: bool,
     /// Control packets to send.
     pub due: u8,
     /// Paths to probe.

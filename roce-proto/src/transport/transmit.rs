@@ -20,9 +20,6 @@ const FEW: u32 = 32;
 /// one segment, would bring an answer for each.
 const SOME: u32 = 20;
 
-/// Segments at the end of a message tagged SYNC that go twice.
-const COPIES: u32 = 2;
-
 /// What holds a session's next segment back.
 enum Blocked {
     /// There is none.
@@ -58,6 +55,11 @@ impl Engine {
         {
             return Some(control);
         }
+        if self.copy_is_due(false)
+            && let Some(copy) = self.transmit_copy(false, buf)
+        {
+            return Some(copy);
+        }
         while let Some(slot) = self.ready.head() {
             match self.next_segment(slot, buf) {
                 Ok(transmit) => return Some(transmit),
@@ -83,16 +85,12 @@ impl Engine {
             }
         }
         // The end of a burst may have brought a probe.
-        if self.due.is_empty() { None } else { self.next_control(buf) }
+        let control = if self.due.is_empty() { None } else { self.next_control(buf) };
+        control.or_else(|| if self.copying.is_empty() { None } else { self.transmit_copy(true, buf) })
     }
 
     #[inline]
     fn next_segment(&mut self, slot: u32, buf: &mut [u8]) -> Result<Transmit, Blocked> {
-        if self.sessions[slot].tx.copies > 0
-            && let Some(record) = self.next_copy(slot)
-        {
-            return Ok(self.write_copy(slot, record, buf));
-        }
         if STAGE
             && self.sessions[slot].tx.protecting != 0
             && let Some(parity) = self.next_parity(slot, buf)
@@ -137,10 +135,6 @@ impl Engine {
         buf: &mut [u8],
     ) -> Option<Transmit> {
         let s = &mut self.sessions[slot];
-        if s.tx.copies > 0 {
-            // Copies go next, on another path. So does parity, but nothing is put behind what is protected.
-            return None;
-        }
         let again = s.tx.requested > 0;
         let (seq, record) = if again {
             let record = self.segments.oldest_requested(&mut s.tx.chunks)?;
@@ -296,13 +290,11 @@ impl Engine {
         {
             protection = self.renew_protection(slot, at);
         }
-        let s = &mut self.sessions[slot];
         let send = &mut self.sends[at];
         send.sent += 1;
         if send.sent == send.segments {
-            if send.semantics.sync && self.config.mechanisms.copies {
-                s.tx.copies = send.segments.min(COPIES) as u8;
-                s.tx.copied = seq;
+            if send.semantics.sync && protection.is_none() && self.config.mechanisms.copies {
+                self.copy_later(slot, self.sends[at].segments, seq);
             }
             self.leave_queue(at);
         }
@@ -365,34 +357,9 @@ impl Engine {
         self.header(slot, seq, record, (path, path_seq), (ask, again), buf)
     }
 
-    /// The segment that goes a second time now; none if it has arrived or is to be sent again anyhow.
-    fn next_copy(&mut self, slot: u32) -> Option<u32> {
-        while self.sessions[slot].tx.copies > 0 {
-            let tx = &mut self.sessions[slot].tx;
-            tx.copies -= 1;
-            let seq = tx.copied.back(u32::from(tx.copies));
-            let record = self.find_open(slot, seq);
-            if let Some(record) = record.filter(|r| self.segments.get(*r).state == State::InFlight) {
-                return Some(record);
-            }
-        }
-        None
-    }
-
-    /// Sends a segment a second time, on another path. It stays in flight on the first: this one is not waited for.
-    fn write_copy(&mut self, slot: u32, record: u32, buf: &mut [u8]) -> Transmit {
-        let path = self.next_path(slot, Some(self.segments.get(record).path));
-        let tx = &mut self.path_mut(slot, path).tx;
-        let path_seq = tx.next;
-        tx.next = path_seq.next();
-        tx.sent += 1;
-        self.counters.copies += 1;
-        self.header(slot, self.segments.seq(record), record, (path, path_seq), (false, true), buf)
-    }
-
     /// Writes a segment's header.
     #[inline(always)]
-    fn header(
+    pub(super) fn header(
         &mut self,
         slot: u32,
         seq: Seq,
@@ -477,6 +444,9 @@ impl Engine {
         if self.sessions[slot].tx.ask_at <= clock {
             self.ask(slot);
         }
+        if self.sessions[slot].in_copying && self.copy_due_at(slot) <= clock {
+            self.copy_next(slot);
+        }
         if self.sessions[slot].alive_at <= clock {
             self.stay_alive(slot);
         }
@@ -492,7 +462,10 @@ impl Engine {
                 .min(s.tx.wake_at)
                 .min(s.tx.ask_at)
                 .min(if STAGE { s.tx.repair_at } else { Instant::MAX });
-        let at = s.rx.at.min(s.rx.ask_at).min(tx).min(s.announcing.at).min(s.alive_at);
+        // A copy that is due goes with the round.
+        let copy_at = if s.in_copying { self.copy_due_at(slot) } else { Instant::MAX };
+        let copy_at = if copy_at > clock { copy_at } else { Instant::MAX };
+        let at = s.rx.at.min(copy_at).min(s.rx.ask_at).min(tx).min(s.announcing.at).min(s.alive_at);
         self.arm(slot, at);
     }
 }

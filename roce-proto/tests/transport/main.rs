@@ -5,6 +5,7 @@ mod bundle;
 mod found;
 mod hostile;
 mod lies;
+mod mechanisms;
 mod net;
 mod paths;
 mod protect;

@@ -3,7 +3,7 @@
 use crate::basic::{calm, config};
 use crate::lies::Victim;
 use crate::net::{Net, Weather};
-use roce_proto::transport::{Algorithm, Config, Drop, Limits, Operation, Received, Status};
+use roce_proto::transport::{Algorithm, Config, Drop, Limits, Mechanisms, Operation, Received, Status};
 use roce_proto::wire::shim::{Data, Kind, MAX_CONTROL_LEN, Semantics};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -22,13 +22,18 @@ fn a_rejection_takes_another_path_than_one_that_is_not_there() {
     assert!(sent.contains(&(Kind::Reject, 1)), "{sent:?}");
 }
 
+/// Without parity, messages tagged SYNC have copies, however long.
+fn copying() -> Config {
+    Config { mechanisms: Mechanisms { parity: false, ..Mechanisms::default() }, ..config() }
+}
+
 /// Messages take turns of 16 segments, but the last two of one that goes twice stay together: its copies are of its own.
 #[test]
 fn the_segments_that_go_twice_are_of_their_message() {
     static COPIES: Mutex<Vec<(u64, u32)>> = Mutex::new(Vec::new());
     for segments in [1, 2, 16, 17, 18, 33] {
         COPIES.lock().unwrap().clear();
-        let mut net = Net::new(1, calm(), &[config(), config()]);
+        let mut net = Net::new(1, calm(), &[copying(), copying()]);
         net.open(0, 1);
         net.filter = |bytes| {
             if let Ok((data, _)) = Data::parse(bytes)

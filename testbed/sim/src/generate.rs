@@ -76,6 +76,7 @@ impl Scenario {
             calm_at: Some(calm_at),
             connects,
             strict,
+            oracle: false,
             sabotage: Sabotage::None,
         };
         protect(&mut scenario);

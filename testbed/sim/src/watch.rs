@@ -263,11 +263,11 @@ impl Watch {
 }
 
 impl Seen {
-    /// Parity is of segments that were all sent, and of a message whose tags ask for it.
+    /// Parity is of segments that were all sent, and of a message whose tags ask for it or that others wait for.
     fn parity(&self, parity: &Parity, protect: Protect) -> Result<(), (Check, String)> {
         let wanted = match protect {
             Protect::Nothing => false,
-            Protect::ByTag => (1..4).contains(&parity.first.semantics.class),
+            Protect::ByTag => (1..4).contains(&parity.first.semantics.class) || parity.first.semantics.sync,
             Protect::Everything(_) => true,
         };
         let last = u32::from(parity.segments.saturating_sub(1)) * u32::from(parity.stride);

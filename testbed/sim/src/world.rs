@@ -70,7 +70,8 @@ impl<'a> World<'a> {
         let hosts = scenario.hosts.iter().enumerate();
         let hosts: Result<Vec<Host>, Violation> =
             hosts.map(|(i, plan)| Host::new(i, plan, scenario.seed)).collect();
-        let net = Net::new(scenario.topology, n, &scenario.links, scenario.seed)?;
+        let mut net = Net::new(scenario.topology, n, &scenario.links, scenario.seed)?;
+        net.dropped = scenario.oracle.then(Vec::new);
         let mut world = World {
             scenario,
             now: Instant::ZERO,
@@ -231,6 +232,19 @@ impl<'a> World<'a> {
         }
         self.net.touched.push(link);
         self.schedule_links();
+        self.tell_losses();
+    }
+
+    /// Hosts hear of what links have lost of theirs, if this network has an oracle.
+    fn tell_losses(&mut self) {
+        let lost = self.net.dropped.as_mut().map(std::mem::take).unwrap_or_default();
+        for packet in lost {
+            let engine = &mut self.hosts[packet.from].engine;
+            if let Some(key) = engine.session_with(address(packet.to)) {
+                engine.lost(key, &packet.bytes);
+                self.wake(packet.from, self.now);
+            }
+        }
     }
 
     fn round(&mut self, at: usize) -> Result<(), Violation> {
@@ -262,6 +276,7 @@ impl<'a> World<'a> {
             self.wake(at, next);
         }
         self.schedule_links();
+        self.tell_losses();
         Ok(())
     }
 

@@ -3,7 +3,8 @@
 use roce_proto::transport::{Algorithm, Mechanisms};
 use std::time::Duration;
 use testbed_sim::single::Single;
-use testbed_sim::study::tail::{Cell, Collective, Switch, Tail};
+use testbed_sim::study::ablation::{INTERVALS, Table};
+use testbed_sim::study::tail::{Cell, Collective, SWITCHES, Switch, Tail, Variant};
 use testbed_sim::{Pattern, Report, Topology, Trace, simulate};
 
 /// Some seeds of a cell, with a switch.
@@ -11,8 +12,8 @@ fn run(collective: Collective, size: u64, switch: Switch) -> Vec<Tail> {
     // Needless retransmissions come in few of the runs, so their mean needs more of these.
     let seeds = 1..=if collective == Collective::AllToAll { 12 } else { 4 };
     let run = |seed| {
-        let cell = Cell { collective, hosts: 16, size, loss: 0.003, seed };
-        let (tail, verdict) = cell.run(switch);
+        let cell = Cell { collective, hosts: 16, size, loss: 0.009, seed };
+        let (tail, verdict) = cell.run(Variant::without(switch));
         assert_eq!(verdict, Ok(()), "{cell:?}");
         tail
     };
@@ -39,8 +40,8 @@ fn single_segments_of_a_ring() {
     let lost = sum(&asked, |t| t.report.lost);
     assert!(lost >= 10, "{lost}");
     let slowest = |tails: &[Tail]| tails.iter().map(|t| t.step_p99).max().expect("some");
-    let whole = |tails: &[Tail]| sum(tails, |t| t.whole);
-    let all = [&on, &asked, &unasked, &none].map(|t| (slowest(t), whole(t)));
+    let steps = |tails: &[Tail]| sum(tails, |t| t.step_p99);
+    let all = [&on, &asked, &unasked, &none].map(|t| (slowest(t), steps(t)));
     for pair in all.windows(2) {
         assert!(pair[0].1 < pair[1].1, "each mechanism saves time: {all:?}");
     }
@@ -61,6 +62,85 @@ fn an_all_to_all_is_not_mistaken_for_losses() {
     for tail in &tails {
         assert_eq!(tail.report.timed_out(), 0.0, "{:?}", tail.report.found);
     }
+}
+
+/// 17 segments to the next, of which any can be lost: parity spares the round trip that a gap needs to show; no detector spares that.
+#[test]
+fn short_messages_of_a_ring() {
+    let on = run(Collective::Ring, 65_536, ("on", |_| {}));
+    let detected = run(Collective::Ring, 65_536, ("no parity", |m| m.parity = false));
+    let again = |tails: &[Tail]| sum(tails, |t| t.report.retransmitted);
+    let message = |tails: &[Tail]| sum(tails, |t| t.message);
+    assert!(
+        again(&detected) > 100 && again(&on) * 5 < again(&detected),
+        "{} {}",
+        again(&on),
+        again(&detected)
+    );
+    assert!(message(&on).mul_f64(1.3) < message(&detected), "{:?} {:?}", message(&on), message(&detected));
+}
+
+/// The oracle knows of losses before anybody could tell it, and the interval when it is over: nothing else finds any.
+#[test]
+fn the_bounds_of_detection() {
+    let cell = Cell { collective: Collective::Ring, hosts: 16, size: 65_536, loss: 0.01, seed: 5 };
+    let run = |variant| {
+        let (tail, verdict) = cell.run(variant);
+        assert_eq!(verdict, Ok(()));
+        tail
+    };
+    let interval = Duration::from_micros(50);
+    let (oracle, fixed) = (run(Variant::oracle()), run(Variant::fixed(interval)));
+    assert!(oracle.report.lost > 50 && oracle.report.retransmitted > 50, "{:?}", oracle.report.found);
+    assert_eq!(oracle.report.found, [0; 4]);
+    assert!(oracle.report.repaired(0.99).expect("losses") < 2.0);
+    let trip = oracle.report.round_trip;
+    assert!(oracle.report.repairs[0] < trip, "sooner than any answer: {:?}", oracle.report.repairs[0]);
+    let [gap, time, deadline, timeout] = fixed.report.found;
+    assert!((gap, time, deadline) == (0, 0, 0) && timeout > 50, "{:?}", fixed.report.found);
+    // Half of the way was behind it when it was lost, at the most.
+    let soonest = fixed.report.repairs[0];
+    assert!(soonest + trip > interval && soonest < interval + trip, "{soonest:?}");
+}
+
+/// One small cell of the table, whole: `spraywire sim --study tail` has the others.
+#[test]
+fn a_cell_of_the_table() {
+    let cell = Cell { collective: Collective::Ring, hosts: 16, size: 4_096, loss: 0.01, seed: 1 };
+    let told = std::sync::atomic::AtomicUsize::new(0);
+    let count = |_: &str| {
+        told.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    };
+    let table = Table::run(cell, 2, 2, &count);
+    assert_eq!(table.violations, []);
+    let rows = table.switches.len() + 1 + table.fixed.len();
+    assert_eq!((told.into_inner(), rows), (2 * rows, SWITCHES.len() + 1 + INTERVALS.len()));
+    let [on, none] = [0, SWITCHES.len() - 1].map(|i| &table.switches[i]);
+    assert_eq!((on.name.as_str(), none.name.as_str()), ("all on", "time-outs only"));
+    for figure in [1, 2] {
+        let [on, none] =
+            [on, none].map(|row| table.share(row, figure).expect("there is something between them"));
+        assert!(on >= 0.8, "{figure}: {on}");
+        assert!(none < 0.0, "{figure}: {none}");
+        let best = table.fixed.iter().map(|row| row.means[figure]).fold(f64::MAX, f64::min);
+        assert_eq!(table.tuned(figure), best);
+    }
+    // What is better than the best by nothing closes nothing, and the oracle everything.
+    let share = table.share(&table.oracle, 2).expect("as before");
+    assert!((share - 1.0).abs() < 1e-9);
+}
+
+/// Segments that shared a packet are lost together, and each has its repair.
+#[test]
+fn repairs_of_what_shared_a_packet() {
+    let base = Single::default();
+    let loss = testbed_impair::Loss::Random(0.02);
+    let link = testbed_impair::Config { delay: Duration::from_micros(20), loss, ..Default::default() };
+    let single = Single { messages: 3_000, size: 400, link, ..base };
+    let (report, verdict) = simulate(&single.scenario(), Trace::hash());
+    assert_eq!(verdict, Ok(()));
+    assert!(report.lost > 3, "{}", report.lost);
+    assert!(report.repairs.len() as u64 > 3 * report.lost, "{} of {}", report.repairs.len(), report.lost);
 }
 
 fn bursts(switch: fn(&mut Mechanisms)) -> Report {

@@ -8,7 +8,8 @@ use crate::report::table::{Align, Table};
 use serde_json::{Value, json};
 use std::time::Duration;
 use testbed_sim::single::Single;
-use testbed_sim::study::tail::{Cell, Collective, SWITCHES};
+use testbed_sim::study::ablation::{self, FIGURES};
+use testbed_sim::study::tail::{Cell, Collective, Tail};
 use testbed_sim::study::{paths, permutation};
 use testbed_sim::{Trace, Violation, simulate};
 
@@ -16,8 +17,10 @@ use testbed_sim::{Trace, Violation, simulate};
 const SEEDS: u64 = 3;
 /// Paths of the permutation's sessions.
 const PATHS: u8 = 32;
-/// Hosts of a collective at the least, and if nothing else is asked for.
+/// Hosts of a collective at the least.
 const HOSTS: u16 = 16;
+/// At each leaf of its network.
+const LEAF: u16 = 8;
 
 /// What all studies give: rows of results, and what was wrong.
 pub(super) struct Findings {
@@ -49,7 +52,9 @@ pub fn run(args: &SimArgs, study: Study) -> Result<Exit, Error> {
         Study::Paths => many_paths(&seeds, &mut found, &mut out)?,
         Study::Permutation => two_tiers(&seeds, &mut found, &mut out)?,
         Study::Fec => super::long::run(first, &mut found, &mut out)?,
-        Study::Tail => collectives(&seeds, args.one.hosts.max(HOSTS), &mut found, &mut out)?,
+        Study::Tail => {
+            collectives(&seeds, args.one.hosts.max(HOSTS).next_multiple_of(LEAF), &mut found, &mut out)?
+        }
     }
     for violation in &found.violations {
         out.line(format_args!("VIOLATION {violation}"))?;
@@ -168,52 +173,54 @@ fn two_tiers(seeds: &[u64], found: &mut Findings, out: &mut Out) -> Result<(), E
     out.line("10 for the last segment's way and its feedback's. Neither packet trimming nor PFC is used.")
 }
 
+/// The cells that tables are made of.
+fn cells(hosts: usize, seed: u64) -> impl Iterator<Item = Cell> {
+    let collectives = [Collective::Ring, Collective::AllToAll].into_iter();
+    collectives.flat_map(move |collective| {
+        [4 << 10, 64 << 10, 1 << 20].into_iter().flat_map(move |size| {
+            [0.001, 0.01].into_iter().map(move |loss| Cell { collective, hosts, size, loss, seed })
+        })
+    })
+}
+
 fn collectives(seeds: &[u64], hosts: u16, found: &mut Findings, out: &mut Out) -> Result<(), Error> {
     out.line(format_args!(
-        "{hosts} hosts; each switch loses the share given, most packets pass three; means of {} seeds",
+        "{hosts} hosts; means of {} seeds, in µs; of what lies between the best fixed interval and an oracle, the share closed",
         seeds.len()
     ))?;
-    for collective in [Collective::Ring, Collective::AllToAll] {
-        for size in [4 << 10, 64 << 10, 1 << 20] {
-            for loss in [0.000_3, 0.003] {
-                let columns = ["message p99", "step p50", "step p99", "all", "lost", "by RTO", "needless"];
-                let columns = columns.map(|name| (name, Align::Right));
-                let title = format!("{collective:?}, {size} bytes, {} %", 100.0 * loss);
-                let mut table = Table::new([(title.as_str(), Align::Left)].into_iter().chain(columns));
-                for switch in SWITCHES {
-                    let mut sum = [0.0; 7];
-                    for &seed in seeds {
-                        let cell = Cell { collective, hosts: usize::from(hosts), size, loss, seed };
-                        let (t, verdict) = cell.run(switch);
-                        let r = &t.report;
-                        let figures = [
-                            micros(t.message),
-                            micros(t.step_p50),
-                            micros(t.step_p99),
-                            micros(t.whole),
-                            r.lost as f64,
-                            r.timed_out(),
-                            r.spurious as f64,
-                        ];
-                        for (sum, figure) in sum.iter_mut().zip(figures) {
-                            *sum += figure / seeds.len() as f64;
-                        }
-                        let result = json!({
-                            "collective": format!("{collective:?}"), "size": size, "switch_loss": loss, "seed": seed,
-                            "variant": switch.0, "message_p99_us": figures[0], "step_p50_us": figures[1],
-                            "step_p99_us": figures[2], "whole_us": figures[3], "lost": r.lost,
-                            "rto_share": figures[5], "needless": r.spurious,
-                        });
-                        found.take(verdict, result);
-                    }
-                    let [message, p50, p99, whole, lost, timed_out, needless] = sum;
-                    let cells = [message, p50, p99, whole].map(|us| format!("{us:.1} µs"));
-                    let tail = [format!("{lost:.0}"), percent(timed_out), format!("{needless:.0}")];
-                    table.row([switch.0.to_owned()].into_iter().chain(cells).chain(tail));
-                }
-                print(&table, out)?;
-            }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let first = seeds.first().copied().unwrap_or(1);
+    for cell in cells(usize::from(hosts), first) {
+        let table =
+            ablation::Table::run(cell, seeds.len() as u64, threads, &|what| tracing::debug!("{what}"));
+        tracing::info!("{:?}, {} bytes, {} % lost: done", cell.collective, cell.size, 100.0 * cell.loss);
+        let title = format!("{:?}, {} bytes, {} % lost", cell.collective, cell.size, 100.0 * cell.loss);
+        let columns = FIGURES.iter().flat_map(|figure| [*figure, "closed"]);
+        let columns = columns.chain(["lost", "by RTO", "needless"]).map(|name| (name, Align::Right));
+        let mut lines = Table::new([(title.as_str(), Align::Left)].into_iter().chain(columns));
+        for row in table.switches.iter().chain([&table.oracle]).chain(&table.fixed) {
+            let mean = |figure: fn(&Tail) -> f64| {
+                row.tails.iter().map(figure).sum::<f64>() / row.tails.len().max(1) as f64
+            };
+            let lost = mean(|t| t.report.lost as f64);
+            let (timed_out, needless) = (mean(|t| t.report.timed_out()), mean(|t| t.report.spurious as f64));
+            let shares: Vec<Option<f64>> = (0..FIGURES.len()).map(|f| table.share(row, f)).collect();
+            let figures = row.means.iter().zip(&shares).flat_map(|(mean, share)| {
+                let share = share.map_or_else(|| "–".to_owned(), |share| format!("{:.0} %", 100.0 * share));
+                [format!("{mean:.1}"), share]
+            });
+            let tail = [format!("{lost:.0}"), percent(timed_out), format!("{needless:.0}")];
+            lines.row([row.name.clone()].into_iter().chain(figures).chain(tail));
+            let [message, p50, p99, whole] = row.means;
+            found.results.push(json!({
+                "collective": format!("{:?}", cell.collective), "size": cell.size, "loss": cell.loss,
+                "hosts": hosts, "variant": row.name, "message_p99_us": message, "step_p50_us": p50,
+                "step_p99_us": p99, "whole_us": whole, "closed": shares, "lost": lost,
+                "rto_share": timed_out, "needless": needless,
+            }));
         }
+        found.violations.extend(table.violations.iter().map(ToString::to_string));
+        print(&lines, out)?;
     }
     Ok(())
 }

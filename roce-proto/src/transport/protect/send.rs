@@ -1,25 +1,25 @@
 //! The sender's half.
 
-use super::{CODEC, CODECS, Protect, Shards};
+use super::choose::Question;
+use super::{CODEC, Shards};
 use crate::time::Instant;
 use crate::transport::api::{Destination, Transmit};
-use crate::transport::congestion::Congestion;
 use crate::transport::engine::Engine;
 use crate::transport::path::BAD;
 use crate::transport::recovery::Protection as Left;
 use crate::transport::segments::{CHUNK, Segments, State};
 use crate::transport::session::Sending;
 use crate::transport::table::List;
-use crate::wire::shim::{Data, FeedbackHead, Kind, Parity, Semantics, Seq, Ticks};
+use crate::wire::shim::{Data, FeedbackHead, Kind, Parity, Seq, Ticks};
 use core::time::Duration;
-use fec::policy::{Class, Losses, Message, Network, Policy, Protection, adapt, choose};
-use fec::{MOST_DATA, MOST_PARITY};
+use fec::MOST_DATA;
+use fec::policy::{Losses, Protection};
 
 /// What a session keeps once it has sent something that its tags may protect.
 #[derive(Debug)]
 pub struct Protecting {
     /// What is lost.
-    losses: Losses,
+    pub(super) losses: Losses,
     /// What the peer's last feedback said of path sequences that were skipped, and of gaps.
     last: (u32, u16),
     /// What of that was taken for lost, and what for runs of losses; none before the first feedback.
@@ -33,7 +33,7 @@ pub struct Protecting {
     /// Parity that is being sent.
     run: Option<Run>,
     /// The last answer of the policy, and what it was asked.
-    answer: Option<(Question, Option<Protection>)>,
+    pub(super) answer: Option<(Question, Option<Protection>)>,
 }
 
 /// Parity of a block.
@@ -54,20 +54,8 @@ struct Block {
     groups: u32,
 }
 
-/// What the answer of the policy depends on.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Question {
-    semantics: Semantics,
-    segments: u32,
-    loss: f64,
-    burst: f64,
-    short: bool,
-    window: u32,
-    begun: Option<Protection>,
-}
-
 impl Protecting {
-    fn new() -> Protecting {
+    pub(super) fn new() -> Protecting {
         Protecting {
             losses: Losses::default(),
             last: (0, 0),
@@ -97,103 +85,6 @@ impl Block {
 }
 
 impl Engine {
-    /// How a message is to be protected.
-    #[inline]
-    pub(in crate::transport) fn protection(
-        &mut self,
-        slot: u32,
-        semantics: &Semantics,
-        segments: u32,
-    ) -> Option<Protection> {
-        let protect = self.config.fec.protect;
-        let untagged = Class::from_wire(semantics.class) == Class::Untagged;
-        if untagged && !matches!(protect, Protect::Everything(_)) {
-            return None;
-        }
-        self.counted_protection(slot, semantics, segments, protect)
-    }
-
-    #[cold]
-    fn counted_protection(
-        &mut self,
-        slot: u32,
-        semantics: &Semantics,
-        segments: u32,
-        protect: Protect,
-    ) -> Option<Protection> {
-        self.counters.class(semantics.class).messages += 1;
-        if protect == Protect::Nothing || self.sessions[slot].codecs & CODECS == 0 {
-            return None;
-        }
-        self.ask_policy(slot, semantics, segments, None)
-    }
-
-    /// A block of a protected message is about to begin. What was answered when it was posted may be long ago: its first block is as the
-    /// policy says now, the others have their shape from that and their strength from what is measured.
-    #[cold]
-    pub(in crate::transport) fn renew_protection(&mut self, slot: u32, at: u32) -> Option<Protection> {
-        let send = &self.sends[at];
-        let (semantics, segments) = (send.semantics, send.segments);
-        let begun = send.protection.filter(|_| send.sent > 0);
-        let protection = self.ask_policy(slot, &semantics, segments, begun);
-        self.sends[at].protection = protection;
-        protection
-    }
-
-    fn ask_policy(
-        &mut self,
-        slot: u32,
-        semantics: &Semantics,
-        segments: u32,
-        begun: Option<Protection>,
-    ) -> Option<Protection> {
-        if self.sessions[slot].tx.protecting == 0 {
-            // Without room nothing is protected, and everything sent again.
-            self.sessions[slot].tx.protecting = self.protecting.insert(Protecting::new())? + 1;
-        }
-        // A block is out before its first loss is known of: it is half of what may be in flight at the most.
-        let s = &self.sessions[slot];
-        let in_flight = s.tx.control.window() / u64::from(s.segment);
-        let window = in_flight.min(u64::from(s.peer_window)) / 2;
-        let block = self.config.fec.policy.block.min(u32::try_from(window).unwrap_or(u32::MAX)).max(1);
-        if let Protect::Everything(p) = self.config.fec.protect {
-            if begun.is_some() {
-                return begun;
-            }
-            let data = u32::from(p.data).min(block).min(segments).clamp(1, MOST_DATA as u32);
-            let depth = u32::from(p.depth).min(block / data).min(segments.div_ceil(data)).max(1);
-            let parity = p.parity.clamp(1, MOST_PARITY as u8);
-            return Some(Protection { data: data as u8, parity, depth: depth as u8 });
-        }
-        let round_trip = self.path(slot, 0).tx.rtt.smoothed()?;
-        let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
-        let short = round_trip <= self.config.fec.policy.short_round_trip;
-        let protecting = &mut self.protecting[self.sessions[slot].tx.protecting - 1];
-        let (loss, burst) = (protecting.losses.loss(), protecting.losses.burst());
-        let question = Question { semantics: *semantics, segments, loss, burst, short, window: block, begun };
-        if let Some((asked, answer)) = protecting.answer
-            && asked == question
-        {
-            return answer;
-        }
-        let policy = Policy { block, ..self.config.fec.policy };
-        let message = Message {
-            class: Class::from_wire(semantics.class),
-            priority: semantics.priority,
-            stage: semantics.stage,
-            tolerance: semantics.tolerance,
-            segments,
-            deadline: 0,
-        };
-        let network = Network { loss, burst, round_trip };
-        let answer = match begun {
-            Some(begun) => Some(adapt(&policy, &message, &network, begun)),
-            None => choose(&policy, &message, &network),
-        };
-        protecting.answer = Some((question, answer));
-        answer
-    }
-
     /// A new segment of a protected message was given its sequence. With the last of a block, its parity is due.
     pub(in crate::transport) fn note_protected(&mut self, slot: u32, at: u32, p: Protection, seq: Seq) {
         let send = &self.sends[at];

@@ -3,9 +3,11 @@
 
 mod deadline;
 mod gap;
+mod interval;
 mod segment;
 mod tail;
 mod time;
+mod told;
 
 pub(super) use deadline::Step;
 pub use segment::{Protection, after_loss};
@@ -21,6 +23,8 @@ pub enum Cause {
     Deadline,
     /// A retransmission time-out.
     Timeout,
+    /// The driver was told.
+    Told,
     /// The message was rejected: no loss.
     Rejected,
 }

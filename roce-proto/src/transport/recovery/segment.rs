@@ -36,7 +36,7 @@ impl Engine {
         let segment = self.segments.get_mut(record);
         let (path, bytes, message) = (segment.path, u64::from(segment.bytes), segment.message);
         // After a black-out there is no parity either, and what was rejected is sent void.
-        let protection = if matches!(cause, Cause::Gap | Cause::Time) {
+        let protection = if matches!(cause, Cause::Gap | Cause::Time | Cause::Told) {
             self.parity_left(slot, record)
         } else {
             Protection::None
@@ -47,7 +47,7 @@ impl Engine {
         let tx = &mut self.paths[slot as usize * paths + usize::from(path)].tx;
         self.path_chain.remove(&mut tx.in_flight, record);
         if cause != Cause::Rejected {
-            self.path_lost(slot, path, cause == Cause::Gap);
+            self.path_lost(slot, path, matches!(cause, Cause::Gap | Cause::Told));
         }
         let s = &mut self.sessions[slot];
         s.tx.in_flight -= 1;
@@ -71,6 +71,7 @@ impl Engine {
             Cause::Time => self.counters.time_losses += 1,
             Cause::Deadline => self.counters.deadline_losses += 1,
             Cause::Timeout => self.counters.rto_losses += 1,
+            Cause::Told => self.counters.told_losses += 1,
             Cause::Rejected => {}
         }
         bytes

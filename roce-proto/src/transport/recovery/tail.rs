@@ -8,7 +8,7 @@ use crate::transport::receive::LONG;
 use crate::transport::session::due;
 use core::time::Duration;
 
-/// What the answers to one round of the peer may be apart: two polls of a busy endpoint.
+/// What the answers to one round of the peer may be apart: two polls of a busy endpoint. Where all is over sooner, half of what a round trip hardly exceeds.
 const BATCH: Duration = Duration::from_micros(50);
 
 impl Engine {
@@ -17,13 +17,23 @@ impl Engine {
     pub(in crate::transport) fn set_patience(&mut self, slot: u32) {
         let bound = self.known_bound(slot).unwrap_or_else(|| self.path(slot, 0).tx.rtt.bound());
         let peer = Duration::from_nanos(u64::from(self.sessions[slot].tx.peer_delay));
-        let wait = bound + self.feedback_delay(slot).max(peer) + self.config.times.poll_gap;
-        self.sessions[slot].tx.patience = u32::try_from(wait.as_nanos()).unwrap_or(u32::MAX);
+        let slack = self.config.times.poll_gap.min(bound / 2);
+        let delay = self.feedback_delay(slot).max(peer);
+        let nanos = |d: Duration| u32::try_from(d.as_nanos()).unwrap_or(u32::MAX);
+        // A probe is no verdict, so two round trips are enough for the first (RFC 8985, section 7.2), as long as few samples make the bound a large one.
+        let rtts = (0..self.sessions[slot].paths).filter_map(|p| self.path(slot, p).tx.rtt.smoothed());
+        let probe = rtts.max().map_or(bound, |longest| bound.min(2 * longest));
+        let tx = &mut self.sessions[slot].tx;
+        tx.patience = nanos(bound + delay + slack);
+        tx.probe_after = nanos(probe + delay + slack);
     }
 
     /// Something was sent or acknowledged: the wait counts from what was sent last.
     #[inline]
     pub(in crate::transport) fn watch_tail(&mut self, slot: u32) {
+        if let Some(interval) = self.config.mechanisms.interval {
+            return self.watch_interval(slot, interval);
+        }
         let clock = self.clock;
         let s = &mut self.sessions[slot];
         if s.tx.in_flight == 0 {
@@ -31,8 +41,8 @@ impl Engine {
             return;
         }
         if s.tx.expiries == 0 {
-            let at = s.tx.last + Duration::from_nanos(u64::from(s.tx.patience));
-            let at = at.max(clock + BATCH);
+            let patience = Duration::from_nanos(u64::from(s.tx.probe_after));
+            let at = (s.tx.last + patience).max(clock + BATCH.min(patience / 3));
             s.tx.at = at;
             self.arm(slot, at);
         } else if s.tx.at == Instant::MAX {
@@ -109,6 +119,11 @@ impl Engine {
 
     /// The wait is over: the first time every path with something in flight is probed, after that it has timed out.
     pub(in crate::transport) fn expire_tail(&mut self, slot: u32) {
+        if let Some(interval) = self.config.mechanisms.interval
+            && self.sessions[slot].tx.in_flight > 0
+        {
+            return self.expire_interval(slot, interval);
+        }
         let tx = &self.sessions[slot].tx;
         let expiries = tx.expiries;
         if tx.in_flight == 0 && tx.eager.is_empty() {

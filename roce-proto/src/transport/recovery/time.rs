@@ -43,7 +43,12 @@ impl Engine {
     fn usual(&self, slot: u32, path: u8) -> Duration {
         let least = self.path(slot, path).tx.rtt.least().unwrap_or_default();
         let longest = Duration::from_nanos(u64::from(self.sessions[slot].tx.longest));
-        self.path_bound(slot, path).max(least + longest)
+        self.path_bound(slot, path).max(least + longest + longest / 2)
+    }
+
+    /// What to take for the round trip of a path that was never measured when the receiver asks: a multiple of what others have, and the least time-out.
+    fn unknown_at_most(&self, slot: u32) -> Duration {
+        (4 * self.known_bound(slot).unwrap_or_default()).max(self.config.times.min_rto)
     }
 
     /// The longest of the bounds that were measured.
@@ -71,7 +76,11 @@ impl Engine {
         let (mut bytes, mut doubtful) = (0, Instant::MAX);
         for path in 0..self.sessions[slot].paths {
             let Some(mut oldest) = self.path(slot, path).tx.in_flight.head() else { continue };
-            let wait = self.usual(slot, path) + self.reordering(slot, path);
+            let usual = self.usual(slot, path);
+            // The receiver misses something: what nobody measured is not taken for that long then.
+            let unknown = self.path(slot, path).tx.rtt.smoothed().is_none() && status;
+            let usual = if unknown { usual.min(self.unknown_at_most(slot)) } else { usual };
+            let wait = usual + self.reordering(slot, path);
             loop {
                 let sent = self.segments.get(oldest).time;
                 if sent >= newest || end.is_some_and(|end| !self.segments.seq(oldest).before(end)) {

@@ -1,5 +1,5 @@
 //! The tail of collectives: ring all-reduce and all-to-all of hosts at a two-tier network whose switches lose packets, with one mechanism of recovery switched off at a
-//! time.
+//! time; beside them an oracle, which no detector can be better than, and a fixed interval for detection, which is what others have.
 
 use super::wire;
 use crate::scenario::{HostPlan, MessagePlan, Scenario, Topology};
@@ -12,9 +12,9 @@ use testbed_impair::Loss;
 /// Who sends to whom in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collective {
-    /// Each to the next, what came from the last one in the step before: 2(n − 1) steps.
+    /// Each to the next, what came from the last one in the step before: 2(n − 1) steps, or 32 of large messages.
     Ring,
-    /// Each to each, when that one's message of the step before has come: four steps.
+    /// Each to each, when that one's message of the step before has come: four steps, or one of large messages.
     AllToAll,
 }
 
@@ -22,30 +22,71 @@ pub enum Collective {
 pub type Switch = (&'static str, fn(&mut Mechanisms));
 
 /// Every variant of the table.
-pub const SWITCHES: [Switch; 9] = [
+pub const SWITCHES: [Switch; 11] = [
     ("all on", |_| {}),
     ("no gap", |m| m.gap = false),
     ("no time", |m| m.time = false),
     ("no deadline", |m| m.deadline = false),
     ("no tail probe", |m| m.tail = false),
     ("no copies", |m| m.copies = false),
-    ("no copies, no deadline", |m| (m.copies, m.deadline) = (false, false)),
+    ("no parity", |m| m.parity = false),
+    ("neither", |m| (m.copies, m.parity) = (false, false)),
+    ("nor deadline", |m| (m.copies, m.parity, m.deadline) = (false, false, false)),
     ("no health", |m| m.health = false),
-    ("time-outs only", |m| {
-        (m.gap, m.time, m.deadline, m.tail, m.copies) = (false, false, false, false, false);
-    }),
+    ("time-outs only", |m| *m = without_repair()),
 ];
+
+/// How losses are found in a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Variant {
+    /// What is switched on.
+    pub mechanisms: Mechanisms,
+    /// Senders are told of each loss as it happens.
+    pub oracle: bool,
+}
+
+impl Variant {
+    /// Everything but what a switch takes away.
+    pub fn without(switch: Switch) -> Variant {
+        let mut mechanisms = Mechanisms::default();
+        switch.1(&mut mechanisms);
+        Variant { mechanisms, oracle: false }
+    }
+
+    /// No detectors and nothing sent for the case: whatever is lost, its sender knows it at once, and sends it again.
+    pub fn oracle() -> Variant {
+        Variant { mechanisms: without_repair(), oracle: true }
+    }
+
+    /// One interval for all losses, and nothing else.
+    pub fn fixed(interval: Duration) -> Variant {
+        Variant { mechanisms: Mechanisms { interval: Some(interval), ..without_repair() }, oracle: false }
+    }
+}
+
+/// Time-outs only.
+fn without_repair() -> Mechanisms {
+    Mechanisms {
+        gap: false,
+        time: false,
+        deadline: false,
+        tail: false,
+        copies: false,
+        parity: false,
+        ..Mechanisms::default()
+    }
+}
 
 /// One cell of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
     /// The collective.
     pub collective: Collective,
-    /// Hosts.
+    /// Hosts, a multiple of eight.
     pub hosts: usize,
     /// Bytes of a message.
     pub size: u64,
-    /// Share of packets that each switch loses; most packets pass three.
+    /// Share of packets that are lost between hosts at different leaves, by the three switches that they pass.
     pub loss: f64,
     /// Where all chance comes from.
     pub seed: u64,
@@ -71,20 +112,21 @@ const AT: Duration = Duration::from_millis(100);
 
 impl Cell {
     /// The scenario: leaves of eight hosts, as many spines as leaves, 100 Gb/s and 2 µs on every link, eight paths.
-    pub fn scenario(&self, switch: Switch) -> Scenario {
+    pub fn scenario(&self, variant: Variant) -> Scenario {
         let n = self.hosts;
         let delay = Duration::from_micros(2);
         let mut link = wire(delay, 100, 2_000_000, Some(100_000));
         let own = link.clone();
-        link.loss = Loss::Random(self.loss);
-        let leaves = n.div_ceil(8);
+        link.loss = Loss::Random(1.0 - (1.0 - self.loss).cbrt());
+        let leaves = self.leaves();
         let topology = Topology::LeafSpine { leaves, spines: leaves.max(2) };
         let mut links = vec![link; topology.links(n)];
         links[..n].fill(own);
         let base = Single::default().config;
-        let limits = Limits { sessions: n as u32 + 1, segments: 16_384, ..base.limits };
-        let mut config = Config { paths: 8, limits, congestion: Algorithm::DelayEcn, ..base };
-        switch.1(&mut config.mechanisms);
+        let sessions = n as u32 + 1;
+        let limits = Limits { sessions, windows: sessions, segments: 16_384, ..base.limits };
+        let mechanisms = variant.mechanisms;
+        let config = Config { paths: 8, limits, congestion: Algorithm::DelayEcn, mechanisms, ..base };
         let host = HostPlan {
             config,
             spacing: Duration::from_micros(1),
@@ -109,15 +151,34 @@ impl Cell {
             calm_at: None,
             connects,
             strict: true,
+            oracle: variant.oracle,
             sabotage: crate::Sabotage::None,
         }
     }
 
+    const fn leaves(&self) -> usize {
+        self.hosts.div_ceil(8)
+    }
+
+    /// Where the host is that follows one in the ring: at another leaf, so that each message passes three switches. With a whole number of leaves' hosts the ring is one.
+    const fn next(&self, host: usize) -> usize {
+        let at = host + 8;
+        if at < self.hosts { at } else { (at % 8 + 1) % 8 }
+    }
+
+    /// Where the host is that one follows.
+    const fn last(&self, host: usize) -> usize {
+        if host >= 8 { host - 8 } else { self.hosts - 8 + (host + 7) % 8 }
+    }
+
     fn messages(&self) -> Vec<MessagePlan> {
         let n = self.hosts;
+        // The steps are alike, and a run of all of them would take long.
+        let large = self.size >= 1 << 20;
         let (steps, each) = match self.collective {
+            Collective::Ring if large => (2 * (n - 1).min(16), 1),
             Collective::Ring => (2 * (n - 1), 1),
-            Collective::AllToAll => (4, n - 1),
+            Collective::AllToAll => (if large { 1 } else { 4 }, n - 1),
         };
         let mut messages = Vec::with_capacity(steps * each * n);
         for step in 0..steps {
@@ -128,7 +189,7 @@ impl Cell {
                         step.checked_sub(1).map(|s| s * each * n + (k - 1) * n + other)
                     };
                     let (to, after) = match self.collective {
-                        Collective::Ring => ((from + 1) % n, before((from + n - 1) % n, 1)),
+                        Collective::Ring => (self.next(from), before(self.last(from), 1)),
                         Collective::AllToAll => ((from + k) % n, before((from + k) % n, n - k)),
                     };
                     messages.push(MessagePlan {
@@ -153,8 +214,8 @@ impl Cell {
     }
 
     /// Runs it.
-    pub fn run(&self, switch: Switch) -> (Tail, Result<(), Violation>) {
-        let scenario = self.scenario(switch);
+    pub fn run(&self, variant: Variant) -> (Tail, Result<(), Violation>) {
+        let scenario = self.scenario(variant);
         let (report, verdict) = simulate(&scenario, Trace::hash());
         let mut steps: Vec<(Duration, Duration)> = Vec::new();
         for (message, posted, done) in &report.spans {

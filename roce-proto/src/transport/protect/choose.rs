@@ -1,0 +1,163 @@
+//! How a message is to be protected: as its tags ask by `fec`'s policy, or as one needs it that others wait for.
+
+use super::send::Protecting;
+use super::{CODECS, Protect};
+use crate::transport::congestion::Congestion;
+use crate::transport::engine::Engine;
+use crate::wire::shim::Semantics;
+use fec::policy::{Class, Message, Network, Policy, Protection, adapt, choose};
+use fec::{MOST_DATA, MOST_PARITY};
+
+/// Segments of messages tagged SYNC that have parity: shorter ones have copies, which cost as much, and of longer ones the first losses are known of before the last segment is sent.
+const SYNC: core::ops::RangeInclusive<u32> = 3..=64;
+/// Of them, segments of a group, and its parity.
+const SYNC_DATA: u32 = 32;
+const SYNC_PARITY: u8 = 2;
+/// Share of lost segments from which on they have it.
+const LOSING: f64 = 1.6e-5;
+
+/// What the answer of the policy depends on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Question {
+    semantics: Semantics,
+    segments: u32,
+    loss: f64,
+    burst: f64,
+    short: bool,
+    window: u32,
+    begun: Option<Protection>,
+}
+
+impl Engine {
+    /// How a message is to be protected.
+    #[inline]
+    pub(in crate::transport) fn protection(
+        &mut self,
+        slot: u32,
+        semantics: &Semantics,
+        segments: u32,
+    ) -> Option<Protection> {
+        let protect = self.config.fec.protect;
+        let untagged = Class::from_wire(semantics.class) == Class::Untagged;
+        if untagged && !matches!(protect, Protect::Everything(_)) && !self.is_awaited(semantics, segments) {
+            return None;
+        }
+        self.counted_protection(slot, semantics, segments, protect)
+    }
+
+    #[cold]
+    fn counted_protection(
+        &mut self,
+        slot: u32,
+        semantics: &Semantics,
+        segments: u32,
+        protect: Protect,
+    ) -> Option<Protection> {
+        self.counters.class(semantics.class).messages += 1;
+        if protect == Protect::Nothing || self.sessions[slot].codecs & CODECS == 0 {
+            return None;
+        }
+        self.strength(slot, semantics, segments, None)
+    }
+
+    /// A block of a protected message is about to begin. What was answered when it was posted may be long ago: its first block is as the
+    /// policy says now, the others have their shape from that and their strength from what is measured.
+    #[cold]
+    pub(in crate::transport) fn renew_protection(&mut self, slot: u32, at: u32) -> Option<Protection> {
+        let send = &self.sends[at];
+        let (semantics, segments) = (send.semantics, send.segments);
+        let begun = send.protection.filter(|_| send.sent > 0);
+        let protection = self.strength(slot, &semantics, segments, begun);
+        self.sends[at].protection = protection;
+        protection
+    }
+
+    /// Whether others wait for a message, and it is of those that have parity for that.
+    fn is_awaited(&self, semantics: &Semantics, segments: u32) -> bool {
+        semantics.sync && self.config.mechanisms.parity && SYNC.contains(&segments)
+    }
+
+    /// As the tags ask, or as a message needs it that others wait for: it is over before the first of its losses is known of, so that each costs a round trip. What the copies of its last two
+    /// segments would take is parity that repairs any two of up to 32, while the session loses segments.
+    fn strength(
+        &mut self,
+        slot: u32,
+        semantics: &Semantics,
+        segments: u32,
+        begun: Option<Protection>,
+    ) -> Option<Protection> {
+        let everything = matches!(self.config.fec.protect, Protect::Everything(_));
+        if everything || Class::from_wire(semantics.class) != Class::Untagged {
+            let asked = self.ask_policy(slot, semantics, segments, begun);
+            if asked.is_some() {
+                return asked;
+            }
+        }
+        if begun.is_some() || !self.is_awaited(semantics, segments) {
+            return begun;
+        }
+        let at = self.protecting_of(slot)?;
+        let losing = self.protecting[at].losses.loss() >= LOSING;
+        let data = segments.min(SYNC_DATA) as u8;
+        losing.then_some(Protection { data, parity: SYNC_PARITY, depth: 1 })
+    }
+
+    /// The record of what a session protects. Without room nothing is protected, and everything sent again.
+    fn protecting_of(&mut self, slot: u32) -> Option<u32> {
+        if self.sessions[slot].tx.protecting == 0 {
+            self.sessions[slot].tx.protecting = self.protecting.insert(Protecting::new())? + 1;
+        }
+        Some(self.sessions[slot].tx.protecting - 1)
+    }
+
+    fn ask_policy(
+        &mut self,
+        slot: u32,
+        semantics: &Semantics,
+        segments: u32,
+        begun: Option<Protection>,
+    ) -> Option<Protection> {
+        let at = self.protecting_of(slot)?;
+        // A block is out before its first loss is known of: it is half of what may be in flight at the most.
+        let s = &self.sessions[slot];
+        let in_flight = s.tx.control.window() / u64::from(s.segment);
+        let window = in_flight.min(u64::from(s.peer_window)) / 2;
+        let block = self.config.fec.policy.block.min(u32::try_from(window).unwrap_or(u32::MAX)).max(1);
+        if let Protect::Everything(p) = self.config.fec.protect {
+            if begun.is_some() {
+                return begun;
+            }
+            let data = u32::from(p.data).min(block).min(segments).clamp(1, MOST_DATA as u32);
+            let depth = u32::from(p.depth).min(block / data).min(segments.div_ceil(data)).max(1);
+            let parity = p.parity.clamp(1, MOST_PARITY as u8);
+            return Some(Protection { data: data as u8, parity, depth: depth as u8 });
+        }
+        let round_trip = self.path(slot, 0).tx.rtt.smoothed()?;
+        let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX);
+        let short = round_trip <= self.config.fec.policy.short_round_trip;
+        let protecting = &mut self.protecting[at];
+        let (loss, burst) = (protecting.losses.loss(), protecting.losses.burst());
+        let question = Question { semantics: *semantics, segments, loss, burst, short, window: block, begun };
+        if let Some((asked, answer)) = protecting.answer
+            && asked == question
+        {
+            return answer;
+        }
+        let policy = Policy { block, ..self.config.fec.policy };
+        let message = Message {
+            class: Class::from_wire(semantics.class),
+            priority: semantics.priority,
+            stage: semantics.stage,
+            tolerance: semantics.tolerance,
+            segments,
+            deadline: 0,
+        };
+        let network = Network { loss, burst, round_trip };
+        let answer = match begun {
+            Some(begun) => Some(adapt(&policy, &message, &network, begun)),
+            None => choose(&policy, &message, &network),
+        };
+        protecting.answer = Some((question, answer));
+        answer
+    }
+}
