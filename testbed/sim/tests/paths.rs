@@ -123,6 +123,16 @@ fn an_incast_of_a_hundred_is_fair() {
     assert!(outcome.goodput * 8e-9 > 85.0, "{} Gb/s", outcome.goodput * 8e-9);
 }
 
+/// With four times as much for each, windows have time to drift apart.
+#[test]
+fn a_long_incast_of_a_hundred_is_fair() {
+    let mut case = paths::incast(1);
+    case.single.size = 2_000_000;
+    let outcome = run(&case);
+    assert!(outcome.fairness >= 0.95, "{}", outcome.fairness);
+    assert!(outcome.goodput * 8e-9 > 90.0, "{} Gb/s", outcome.goodput * 8e-9);
+}
+
 /// The figures that htsim has of other transports are beside ours.
 #[test]
 fn a_permutation_over_two_tiers_keeps_up_with_trimming() {

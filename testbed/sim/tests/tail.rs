@@ -45,7 +45,7 @@ fn single_segments_of_a_ring() {
     for pair in all.windows(2) {
         assert!(pair[0].1 < pair[1].1, "each mechanism saves time: {all:?}");
     }
-    assert!(all[0].0 < Duration::from_micros(40) && all[3].0 > Duration::from_millis(1), "{all:?}");
+    assert!(all[0].0 < Duration::from_micros(50) && all[3].0 > Duration::from_millis(1), "{all:?}");
     for tail in on.iter().chain(&asked) {
         assert_eq!(tail.report.timed_out(), 0.0, "{:?}", tail.report.found);
     }

