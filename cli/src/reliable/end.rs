@@ -10,7 +10,7 @@ use crate::traffic::drive::{Buf, Drive, Inline};
 use dataplane::clock::Clock;
 use dataplane::idle::{Idle, IdlePolicy};
 use dataplane::io::{PortIo, PortState, PortWatch};
-use dataplane::reliable::{Done, Reliable};
+use dataplane::reliable::Reliable;
 use dataplane::worker::Worker;
 use roce_proto::time::Instant;
 use roce_proto::transport::{DownReason, Event, PostError, RecvRequest, SendRequest, SessionKey};
@@ -210,11 +210,11 @@ impl<I: PortIo + 'static> End<I> {
     }
 
     /// Reads one of the tests' own messages, and posts its receive again.
-    pub fn hear(&mut self, done: Done<Buf>) -> Result<Message, Error> {
-        let bytes = done.buf.get(..done.completion.len as usize).unwrap_or_default();
+    pub fn hear(&mut self, session: SessionKey, len: u64, buf: Buf) -> Result<Message, Error> {
+        let bytes = buf.get(..len as usize).unwrap_or_default();
         let message = serde_json::from_slice(bytes)
             .map_err(|e| Error::failed(format_args!("the peer speaks another language: {e}")));
-        self.listen_with(done.completion.session, done.buf)?;
+        self.listen_with(session, buf)?;
         message
     }
 }

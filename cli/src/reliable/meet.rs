@@ -67,7 +67,7 @@ pub(super) fn word<I: PortIo + 'static>(end: &mut End<I>, session: SessionKey) -
                 if c.status != Status::Success {
                     continue;
                 }
-                let heard = end.hear(done)?;
+                let heard = end.hear(done.completion.session, done.completion.len, done.buf)?;
                 if matches!(heard, Message::Ready { .. } | Message::Connect {}) {
                     return Ok(heard);
                 }
@@ -96,7 +96,9 @@ pub(super) fn hello<I: PortIo + 'static>(end: &mut End<I>) -> Result<(SessionKey
             if c.status != Status::Success || (c.communicator, c.operation) != (CONTROL, Operation::Recv) {
                 continue;
             }
-            if let Message::Hello { version, spec, peers, memory, mix, last } = end.hear(done)? {
+            if let Message::Hello { version, spec, peers, memory, mix, last } =
+                end.hear(done.completion.session, done.completion.len, done.buf)?
+            {
                 if version == VERSION {
                     return Ok((c.session, Test { spec, peers, memory, mix }, last));
                 }

@@ -18,7 +18,7 @@ use dataplane::reliable::{Counters, Done};
 use hdrhistogram::Histogram;
 use roce_proto::time::Instant;
 use roce_proto::transport::{
-    Address, Event, Operation, PostError, RecvRequest, SendRequest, SessionKey, Status,
+    Address, Completion, Event, Operation, PostError, RecvRequest, SendRequest, SessionKey, Status,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -61,6 +61,11 @@ struct Run {
     own: Option<(RxReport, Figures)>,
     /// What its sessions cost this side.
     cost: Option<Cost>,
+}
+
+#[cold]
+fn failed(status: Status) -> Error {
+    Error::failed(format_args!("a message failed: {status}"))
 }
 
 impl Run {
@@ -209,47 +214,65 @@ impl Run {
     /// An operation ended.
     #[inline(always)]
     fn take<I: PortIo + 'static>(&mut self, end: &mut End<I>, done: Done<Buf>) -> Result<(), Error> {
-        let c = &done.completion;
+        // Each on its own: what stays in one piece is written in small parts, and a wider read of it waits for the processor's store
+        // buffer.
+        let Done {
+            completion:
+                Completion {
+                    session,
+                    operation,
+                    status,
+                    token,
+                    len,
+                    communicator,
+                    tag,
+                    recovery,
+                    posted,
+                    done: ended,
+                    ..
+                },
+            buf,
+        } = done;
         // What other clients say waits for its turn, which is after this test: they ask again.
-        if c.status == Status::SessionDown || (c.communicator == CONTROL && c.session != self.session) {
+        if status == Status::SessionDown || (communicator == CONTROL && session != self.session) {
             return Ok(());
         }
-        if c.status != Status::Success {
-            return Err(Error::failed(format_args!("a message failed: {}", c.status)));
+        if status != Status::Success {
+            return Err(failed(status));
         }
-        match (c.communicator, c.operation) {
+        match (communicator, operation) {
             (DATA, Operation::Send) => {
                 self.sent += 1;
-                self.classes.ended(c.tag, c.done.saturating_since(c.posted));
-                if !c.recovery.is_zero() {
-                    self.recovery.saturating_record(c.recovery.as_nanos() as u64);
+                self.classes.ended(tag, ended.saturating_since(posted));
+                if !recovery.is_zero() {
+                    self.recovery.saturating_record(recovery.as_nanos() as u64);
                 }
                 if self.spec.kind == TestKind::Lat && !self.client {
                     // The server's answers are the messages that came: their memory receives again.
-                    self.receive(end, (c.session, c.tag), done.buf)?;
+                    self.receive(end, (session, tag), buf)?;
                 } else {
-                    self.free.push(done.buf);
+                    self.free.push(buf);
                 }
             }
             (DATA, Operation::Recv) => {
                 self.meter.add(1, end.now);
-                self.classes.came(c.tag);
+                self.classes.came(tag);
                 match (&mut self.rtt, self.spec.kind) {
                     (Some(rtt), _) => {
                         if self.meter.count() > WARM_UP {
                             let trip = end.moment().saturating_since(self.started);
                             rtt.saturating_record(trip.as_nanos() as u64);
                         }
-                        self.receive(end, (c.session, c.tag), done.buf)?;
+                        self.receive(end, (session, tag), buf)?;
                     }
                     (None, TestKind::Lat) => {
-                        self.send(end, done.buf)?;
+                        self.send(end, buf)?;
                     }
-                    (None, TestKind::Bw) => self.receive(end, (c.session, c.tag), done.buf)?,
+                    (None, TestKind::Bw) => self.receive(end, (session, tag), buf)?,
                 }
             }
-            (CONTROL, Operation::Send) => self.taken |= c.token == RESULT,
-            (CONTROL, Operation::Recv) => match end.hear(done)? {
+            (CONTROL, Operation::Send) => self.taken |= token == RESULT,
+            (CONTROL, Operation::Recv) => match end.hear(session, len, buf)? {
                 Message::End { sent } => self.expected = Some(sent),
                 Message::Result { report, figures } => self.result = Some((report, *figures)),
                 Message::Hello { .. } | Message::Ready { .. } | Message::Connect {} => {}
