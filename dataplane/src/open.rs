@@ -186,6 +186,11 @@ pub enum StartError {
     /// DPDK does not start.
     #[error(transparent)]
     Environment(#[from] EalError),
+    /// DPDK did not start when it was asked for the first time.
+    #[error(
+        "DPDK is started once in a process, and did not start: mend that and run the program again. It said: {0}"
+    )]
+    NotAgain(String),
     /// The device cannot be attached.
     #[error(transparent)]
     Attach(#[from] PortError),
@@ -203,10 +208,11 @@ pub enum StartError {
 /// # Errors
 /// DPDK does not start; then it cannot be tried again in this process.
 pub fn environment(ports: &[PortSpec], extra: &[String]) -> Result<Environment, StartError> {
-    static STARTED: Mutex<Option<Environment>> = Mutex::new(None);
     let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(environment) = &*started {
-        return Ok(environment.clone());
+    match &*started {
+        Some(Started { environment: Ok(environment), .. }) => return Ok(environment.clone()),
+        Some(Started { environment: Err(said), .. }) => return Err(StartError::NotAgain(said.clone())),
+        None => {}
     }
     let plans: Vec<Plan> = ports.iter().map(|port| Plan::of(port, None)).collect();
     let mut config = EalConfig {
@@ -219,9 +225,40 @@ pub fn environment(ports: &[PortSpec], extra: &[String]) -> Result<Environment, 
         config.extra.push("--no-pci".to_owned());
     }
     route_log(log);
-    let environment = Environment::init(&config)?;
-    *started = Some(environment.clone());
-    Ok(environment)
+    let pid = std::process::id();
+    match Environment::init(&config) {
+        Ok(environment) => {
+            *started = Some(Started { environment: Ok(environment.clone()), pid });
+            Ok(environment)
+        }
+        Err(e @ EalError::Init { .. }) => {
+            *started = Some(Started { environment: Err(e.to_string()), pid });
+            Err(e.into())
+        }
+        // It was not tried.
+        Err(e) => Err(e.into()),
+    }
+}
+
+static STARTED: Mutex<Option<Started>> = Mutex::new(None);
+
+/// DPDK as it was started, if it has, or what it said.
+struct Started {
+    environment: Result<Environment, String>,
+    /// The process that did so: a fork has a copy of the handle and no environment.
+    pid: u32,
+}
+
+/// The process is about to end: closes the ports that [`open`] has attached and nobody uses any more, so that nothing of theirs is
+/// left behind. For libraries, whose program does not know that there is something to close.
+pub fn end() {
+    // Whoever ends the process may have interrupted somebody who has the lock, and waits for nothing.
+    let Ok(started) = STARTED.try_lock() else { return };
+    if let Some(Started { environment: Ok(environment), pid }) = &*started
+        && *pid == std::process::id()
+    {
+        environment.end();
+    }
 }
 
 /// A line of DPDK's log. What goes wrong while a port is opened comes back as an error that quotes it, so all of it is detail.

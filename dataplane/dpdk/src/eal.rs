@@ -31,7 +31,7 @@ pub(crate) struct Inner {
     ports: Mutex<Ports>,
     pools: Mutex<Pools>,
     /// Whether the ports have been closed for good.
-    closed: bool,
+    closed: AtomicBool,
 }
 
 impl Inner {
@@ -40,21 +40,28 @@ impl Inner {
     /// At the `end` of a process a memif port only loses its socket. Closed, it would be freed while the driver still listens to its
     /// peer on a thread of DPDK's, which then, if the peer hangs up before the process is gone, reads what was freed (memif_intr_handler
     /// of DPDK 22.11).
-    fn close_ports(&mut self, end: bool) {
-        if std::mem::replace(&mut self.closed, true) {
+    ///
+    /// A port that is started still has an owner, who uses it: of that nothing but the socket goes.
+    fn close_ports(&self, end: bool) {
+        if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
+        let ports = lock(&self.ports);
         for id in info::ids().collect::<Vec<_>>() {
+            let started = ports.started.contains(&id);
             if end
                 && let Ok(info) = info::read(id)
-                && info::traits(&info.driver).unmaps
+                && (info::traits(&info.driver).unmaps || started)
             {
-                let vdevs = self.vdevs.get_mut().unwrap_or_else(PoisonError::into_inner);
+                let vdevs = lock(&self.vdevs);
                 let own = vdevs.iter().find(|device| device.split(',').next() == Some(&info.name));
                 own.into_iter().for_each(|device| memif::remove_own_socket(device));
                 continue;
             }
-            // SAFETY: no handle is left, so nothing uses the port; each was stopped by its last owner.
+            if started {
+                continue;
+            }
+            // SAFETY: nobody has started it, so nothing uses it, and the lock keeps it so.
             let ret = on_its_thread(id, move || unsafe { dpdk_sys::rte_eth_dev_close(id.0) });
             if ret != 0 {
                 tracing::warn!(port = %id, error = -ret, "the port did not close");
@@ -127,7 +134,7 @@ impl Eal {
             main: thread::current().id(),
             ports: Mutex::default(),
             pools: Mutex::default(),
-            closed: false,
+            closed: AtomicBool::new(false),
         }));
         for device in &config.vdevs {
             eal.attach(device)?;
@@ -291,6 +298,12 @@ impl Eal {
         Ok(ThreadGuard { eal: self.clone(), registered: !had_one, here: PhantomData })
     }
 
+    /// The process is about to end: closes the ports that nobody has started, as dropping the last handle does, whoever has other
+    /// handles. None can be opened afterwards.
+    pub fn end(&self) {
+        self.0.close_ports(true);
+    }
+
     /// Closes every port and gives DPDK's memory back. For a process that goes on without DPDK. Before the end of a process it is
     /// enough to drop the last handle, which closes the ports or what would outlive them: all else that DPDK has goes with the process, and its threads may
     /// still be using it until then. DPDK cannot be started again afterwards.
@@ -328,7 +341,7 @@ impl Eal {
     /// Marks a port as started; false if it was already.
     pub(crate) fn claim(&self, id: PortId) -> bool {
         let mut ports = lock(&self.0.ports);
-        if ports.started.contains(&id) {
+        if ports.started.contains(&id) || self.0.closed.load(Ordering::Acquire) {
             return false;
         }
         ports.started.push(id);
