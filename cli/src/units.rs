@@ -152,11 +152,7 @@ pub fn qkey(text: &str) -> Result<QKey, String> {
 
 /// A P_Key, 16 bits; partition 0 is invalid.
 pub fn pkey(text: &str) -> Result<PKey, String> {
-    let key = PKey(number(text, 16, "P_Key")? as u16);
-    if key.partition() == 0 {
-        return Err(format!("`{text}`: partition 0 is invalid; the default is 0xffff"));
-    }
-    Ok(key)
+    dataplane::spec::pkey(text)
 }
 
 /// An immediate, 32 bits.

@@ -154,12 +154,18 @@ pub fn neighbour(text: &str) -> Result<(IpAddr, MacAddr), String> {
     Ok((ip.trim().parse().map_err(|_| expected())?, mac.trim().parse().map_err(|_| expected())?))
 }
 
-/// A P_Key: `0xffff`.
+/// A P_Key: `0xffff`. Partition 0 is invalid (IBTA volume 1, 10.9.1).
 ///
 /// # Errors
 /// What it should look like.
 pub fn pkey(text: &str) -> Result<PKey, String> {
-    word(text).map(PKey).ok_or_else(|| format!("`{text}` is no P_Key: write 0xffff"))
+    match word(text).map(PKey) {
+        None => Err(format!("`{text}` is no P_Key: write 0xffff")),
+        Some(key) if key.partition() == 0 => {
+            Err(format!("`{text}` is a P_Key of partition 0, which is invalid: the default is 0xffff"))
+        }
+        Some(key) => Ok(key),
+    }
 }
 
 /// A range of UDP source ports: `49152-65535`, `0xc000-0xc00f`.

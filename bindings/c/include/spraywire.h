@@ -43,6 +43,9 @@ typedef struct spw_config {
   uint32_t wait_seconds;
   // Queue pairs' first number; 0x10000 if zero.
   uint32_t first_qpn;
+  // UDP source ports to send from, as of --entropy-range: "49152-65535", the default. Each queue pair, and each path of a
+  // reliable session, has one of them.
+  const char *entropy_range;
 } spw_config;
 
 // A send: everything but its bytes.
@@ -191,7 +194,8 @@ const char *spw_last_error(void);
 // Opens a port; the endpoint goes to `*out`. The first call starts DPDK, once for the process.
 int spw_open(const struct spw_config *config, struct spw_endpoint_t **out);
 
-// Closes an endpoint. Buffers of posted receives are yours again. NULL is allowed.
+// Closes an endpoint. Buffers of posted receives are yours again. NULL is allowed. The end of the process closes its port, unless
+// the endpoint is still open then.
 void spw_close(struct spw_endpoint_t *endpoint);
 
 // The largest message in bytes.

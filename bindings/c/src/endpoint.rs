@@ -38,6 +38,7 @@ pub struct Settings<'a> {
     pub mtu: Option<u16>,
     pub wait: Duration,
     pub first_qpn: u32,
+    pub entropy: Option<&'a str>,
 }
 
 /// Memory of work requests.
@@ -126,6 +127,7 @@ impl Endpoint {
             0 => WorkerConfig::default().first_qpn,
             number => Qpn::new(number).ok_or_else(|| fail("a queue pair number has 24 bits".to_owned()))?,
         };
+        let entropy = settings.entropy.map_or(Ok(EntropyRange::DEFAULT), spec::entropy).map_err(fail)?;
         let cannot = |e: open::StartError| Failure::new(error::Open, e);
         let environment = open::environment(std::slice::from_ref(&spec), &[]).map_err(cannot)?;
         let port = open::open(&environment, &spec, settings.mtu, settings.wait).map_err(cannot)?;
@@ -135,7 +137,7 @@ impl Endpoint {
             vlan: None,
             pkeys: vec![PKey::DEFAULT],
             ib_mtu: None,
-            entropy: EntropyRange::DEFAULT,
+            entropy,
         };
         let seed = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)

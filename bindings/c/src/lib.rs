@@ -56,6 +56,9 @@ pub struct config {
     pub wait_seconds: u32,
     /// Queue pairs' first number; 0x10000 if zero.
     pub first_qpn: u32,
+    /// UDP source ports to send from, as of --entropy-range: "49152-65535", the default. Each queue pair, and each path of a
+    /// reliable session, has one of them.
+    pub entropy_range: *const c_char,
 }
 
 /// A send: everything but its bytes.
@@ -201,6 +204,16 @@ pub struct session_figures {
     pub round_trip_ns: u64,
 }
 
+/// Runs when the process ends by `exit` or a return from `main`, after everything that the program itself does then.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_END: extern "C" fn() = {
+    extern "C" fn at_end() {
+        dataplane::open::end();
+    }
+    at_end
+};
+
 thread_local! {
     static LAST: RefCell<CString> = RefCell::new(CString::default());
 }
@@ -259,7 +272,8 @@ pub unsafe extern "C" fn spw_open(config: *const config, out: *mut *mut endpoint
             return Err(argument("there is no place for the endpoint"));
         }
         // SAFETY: null or strings, by the contract.
-        let (port, addresses) = unsafe { (text(config.port)?, text(config.addresses)?) };
+        let (port, addresses, entropy) =
+            unsafe { (text(config.port)?, text(config.addresses)?, text(config.entropy_range)?) };
         let settings = Settings {
             port: port
                 .ok_or_else(|| argument("the port is missing: \"net_memif0,role=server,id=0,socket=x\""))?,
@@ -270,6 +284,7 @@ pub unsafe extern "C" fn spw_open(config: *const config, out: *mut *mut endpoint
                 seconds => seconds.into(),
             }),
             first_qpn: config.first_qpn,
+            entropy,
         };
         let inner = Endpoint::open(&settings)?;
         // SAFETY: a place for a pointer, by the contract.
@@ -278,7 +293,8 @@ pub unsafe extern "C" fn spw_open(config: *const config, out: *mut *mut endpoint
     })
 }
 
-/// Closes an endpoint. Buffers of posted receives are yours again. NULL is allowed.
+/// Closes an endpoint. Buffers of posted receives are yours again. NULL is allowed. The end of the process closes its port, unless
+/// the endpoint is still open then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spw_close(endpoint: *mut endpoint_t) {
     if !endpoint.is_null() {

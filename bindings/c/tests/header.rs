@@ -101,6 +101,7 @@ fn lines_of(statements: &str) -> String {
     let head = r#"
         #include <spraywire.h>
         #include <stdio.h>
+        #include <string.h>
         #define SAY(call) do { int r = (call); printf("%d %s\n", r, r < 0 ? spw_last_error() : ""); } while (0)
         int main(void)
         {"#;
@@ -128,9 +129,11 @@ fn errors_are_numbers_and_words() {
             spw_config none = { 0 }, bad = { .port = "net_nosuch0", .addresses = "192.0.2.1" };
             spw_config ring = { .port = "net_ring0", .addresses = "192.0.2.1" };
             spw_config wrong = { .port = "net_ring1", .addresses = "x" };
+            spw_config odd = { .port = "net_ring1", .addresses = "192.0.2.1", .entropy_range = "4000-5000" };
             SAY(spw_open(NULL, &e));
             SAY(spw_open(&none, &e));
             SAY(spw_open(&wrong, &e));
+            SAY(spw_open(&odd, &e));
             SAY(spw_open(&ring, &e));
             uint32_t qpn;
             uint64_t ah;
@@ -160,6 +163,7 @@ fn errors_are_numbers_and_words() {
         "-1 the configuration is NULL",
         "-1 the port is missing",
         "-1 `x` is no address",
+        "-1 the range 4000-5000 contains 4791",
         "0",
         "1",
         "-1",
@@ -188,7 +192,7 @@ fn errors_of_reliable_messages_are_numbers_and_words() {
     let said = lines_of(
         r#"
             spw_endpoint_t *e = NULL;
-            spw_config ring = { .port = "net_ring0", .addresses = "192.0.2.1" };
+            spw_config ring = { .port = "net_ring0", .addresses = "192.0.2.1", .entropy_range = "50000-50002" };
             uint32_t qpn;
             uint8_t buffer[100];
             SAY(spw_open(&ring, &e));
@@ -197,10 +201,11 @@ fn errors_of_reliable_messages_are_numbers_and_words() {
             spw_event event;
             spw_session_figures stats;
             spw_message message = { .session = 9 };
-            spw_reliable_config odd = { .congestion = 7 };
+            spw_reliable_config odd = { .congestion = 7 }, many = { .paths = 4 };
             SAY(spw_connect(e, "192.0.2.9", 5, &session));
             SAY(spw_poll_event(e, &event));
             SAY(spw_reliable_start(e, &odd, &qpn));
+            SAY(spw_reliable_start(e, &many, &qpn));
             SAY(spw_reliable_start(e, NULL, NULL));
             SAY(spw_reliable_start(e, NULL, &qpn));
             SAY(spw_reliable_start(e, NULL, &qpn));
@@ -224,6 +229,7 @@ fn errors_of_reliable_messages_are_numbers_and_words() {
         "-5 call spw_reliable_start() first",
         "-5 call spw_reliable_start() first",
         "-1 there is no congestion control 7",
+        "-1 4 paths need as many UDP source ports, and there are 3",
         "-1 there is no place for the number",
         "0",
         "-5 the endpoint has its reliable service already",
@@ -241,4 +247,29 @@ fn errors_of_reliable_messages_are_numbers_and_words() {
         "-5 there is no session 1",
     ];
     assert_begin(&said.lines().collect::<Vec<_>>(), &want);
+}
+
+/// What a port keeps beside the process goes with it, whether the endpoint was closed or not.
+#[test]
+fn the_end_of_a_process_leaves_nothing_behind() {
+    for close in ["spw_close(e);", ""] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("memif.sock");
+        let said = lines_of(&format!(
+            r#"
+            spw_endpoint_t *e = NULL;
+            spw_config memif = {{ .port = "net_memif0,role=server,id=0,socket={0},socket-abstract=no", .addresses = "192.0.2.1" }};
+            SAY(spw_open(&memif, &e));
+            FILE *sockets = fopen("/proc/net/unix", "r");
+            char line[300];
+            int found = 0;
+            while (fgets(line, sizeof line, sockets))
+                found |= strstr(line, "{0}") != NULL;
+            SAY(found);
+            {close}"#,
+            path.display()
+        ));
+        assert_eq!(said, "0 \n1 \n", "{close}");
+        assert!(!path.exists(), "{close}");
+    }
 }
