@@ -80,13 +80,13 @@ pub fn text(probe: &Probe) -> String {
     started.set(identity.started);
     registry.register("start_time_seconds", "When the endpoint started, in seconds since 1970", started);
     let mut families = Families::new(&mut registry);
-    for (index, (ports, snapshot)) in identity.workers.iter().zip(probe.look()).enumerate() {
+    for (index, looked) in probe.look().into_iter().enumerate() {
         let worker = || vec![("worker", index.to_string())];
-        families.gauge(WORKER_ANSWERS, &worker(), i64::from(snapshot.is_some()));
-        let Some(snapshot) = snapshot else { continue };
+        families.gauge(WORKER_ANSWERS, &worker(), i64::from(looked.now.is_some()));
+        let Some(snapshot) = looked.now else { continue };
         families.gauge(QUEUE_PAIRS, &worker(), snapshot.qp_count as i64);
         families.gauge(ADDRESS_HANDLES, &worker(), snapshot.ah_count as i64);
-        for (identity, port) in ports.iter().zip(&snapshot.ports) {
+        for (identity, port) in looked.ports.iter().zip(&snapshot.ports) {
             let mut labels = worker();
             labels.push(("port", identity.name.clone()));
             families.port(&labels, port);
@@ -239,7 +239,7 @@ mod tests {
     fn metrics_add_up() {
         let running = Running::start("here");
         let text = text(&running.probe);
-        let port = &running.probe.identity().workers[0][0].name;
+        let port = &running.probe.look()[0].ports[0].name;
         let of = |fate: &str| {
             value(
                 &text,

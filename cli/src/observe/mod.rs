@@ -3,10 +3,8 @@
 //! Both are served by threads beside the poll loop, which answers through [`dataplane::observe`] and does nothing while nobody
 //! asks.
 
-pub mod document;
 pub mod http;
 pub mod metrics;
-pub mod runtime;
 #[cfg(feature = "dpdk")]
 pub mod telemetry;
 
@@ -15,19 +13,16 @@ use clap::Args;
 use dataplane::buffer::Buffer;
 use dataplane::idle::allowed_cores;
 use dataplane::io::PortIo;
-use dataplane::observe::{self, Observer, Snapshot};
 use dataplane::worker::Worker;
 use serde::Serialize;
 use std::net::SocketAddr;
-use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::Arc;
+
+pub use dataplane::observe::socket as runtime;
+pub use dataplane::observe::{Name, Probe};
 
 /// Where metrics are served if no address is given: a port that Prometheus' list of exporters leaves free.
 pub const METRICS: &str = "127.0.0.1:9399";
-
-/// How long a worker has to answer: the longest sleep of an idle one and a scheduler's worst, many times over.
-const PATIENCE: Duration = Duration::from_millis(500);
 
 /// How an endpoint is seen by its operators.
 #[derive(Args, Clone, Debug, Default, Serialize)]
@@ -59,126 +54,6 @@ fn listen_at(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// The name of an endpoint: up to 64 letters, digits, dots, dashes and underscores, not all of them digits.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
-pub struct Name(String);
-
-impl FromStr for Name {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Name, String> {
-        let sound = |b: u8| b.is_ascii_alphanumeric() || b".-_".contains(&b);
-        let is_number = text.bytes().all(|b| b.is_ascii_digit());
-        if text.len() > 64 || is_number || !text.bytes().all(sound) {
-            return Err(
-                "a name has up to 64 letters, digits, dots, dashes and underscores, not digits alone"
-                    .to_owned(),
-            );
-        }
-        Ok(Name(text.to_owned()))
-    }
-}
-
-/// What does not change about an endpoint.
-#[derive(Clone, Debug, Serialize)]
-pub struct Identity {
-    /// Its process.
-    pub pid: u32,
-    /// Its name, if it was given one.
-    pub name: Option<String>,
-    /// The command line.
-    pub command_line: String,
-    /// Version of the program.
-    pub version: &'static str,
-    /// Seconds since 1970 at which it started.
-    pub started: f64,
-    /// The ports of each worker.
-    pub workers: Vec<Vec<PortIdentity>>,
-}
-
-/// What does not change about a port.
-#[derive(Clone, Debug, Serialize)]
-pub struct PortIdentity {
-    /// Its name.
-    pub name: String,
-    /// Its driver's name.
-    pub driver: String,
-    /// Its MAC address.
-    pub mac: String,
-    /// Its addresses.
-    pub addrs: Vec<String>,
-    /// Its MTU in bytes.
-    pub mtu: u16,
-    /// Its IB MTU in bytes.
-    pub ib_mtu: usize,
-}
-
-/// Looks at the workers of this process.
-pub struct Probe {
-    identity: Identity,
-    workers: Mutex<Vec<Observer>>,
-    started: Instant,
-}
-
-impl Probe {
-    /// Lets itself be told by `worker`.
-    pub fn attach<I: PortIo, B: Buffer>(name: Option<&Name>, worker: &mut Worker<I, B>) -> Probe {
-        Probe::attach_all(name, std::slice::from_mut(worker))
-    }
-
-    /// Lets itself be told by each of `workers`.
-    pub fn attach_all<I: PortIo, B: Buffer>(name: Option<&Name>, workers: &mut [Worker<I, B>]) -> Probe {
-        let attach = |worker: &mut Worker<I, B>| {
-            let (observed, observer) = observe::pair();
-            worker.set_observed(Some(observed));
-            observer
-        };
-        let observers = workers.iter_mut().map(attach).collect();
-        let port = |worker: &Worker<I, B>, index: usize| {
-            let info = worker.port_info(index)?;
-            Some(PortIdentity {
-                name: info.name.clone(),
-                driver: info.driver.clone(),
-                mac: info.mac.to_string(),
-                addrs: worker.addrs(index).iter().map(ToString::to_string).collect(),
-                mtu: info.mtu,
-                ib_mtu: worker.ib_mtu(index),
-            })
-        };
-        let words: Vec<_> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let identity = Identity {
-            pid: std::process::id(),
-            name: name.map(|n| n.0.clone()),
-            command_line: words.join(" "),
-            version: env!("CARGO_PKG_VERSION"),
-            started: since_1970.as_secs_f64(),
-            workers: workers
-                .iter()
-                .map(|worker| (0..worker.ports()).filter_map(|index| port(worker, index)).collect())
-                .collect(),
-        };
-        Probe { identity, workers: Mutex::new(observers), started: Instant::now() }
-    }
-
-    /// What does not change.
-    pub fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    /// Since the probe was made.
-    pub fn uptime(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    /// What each worker is now; `None` for one that does not answer.
-    pub fn look(&self) -> Vec<Option<Snapshot>> {
-        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        workers.iter_mut().map(|observer| observer.look(PATIENCE).cloned()).collect()
-    }
-}
-
 /// What can be bound before there is a worker, so that an address that is taken is found at once.
 pub struct Prepared {
     args: ObserveArgs,
@@ -207,7 +82,8 @@ impl Prepared {
     /// # Errors
     /// A system that gives no thread.
     pub fn start<I: PortIo, B: Buffer>(self, workers: &mut [Worker<I, B>]) -> Result<Observation, Error> {
-        let probe = Arc::new(Probe::attach_all(self.args.name.as_ref(), workers));
+        let probe = Arc::new(Probe::new(self.args.name.as_ref()));
+        workers.iter_mut().for_each(|worker| probe.attach(worker));
         let socket = match runtime::Socket::serve(&runtime::folder(), &probe, &self.cores) {
             Ok(socket) => Some(socket),
             Err(e) => {
@@ -239,6 +115,9 @@ pub struct Observation {
 }
 
 #[cfg(test)]
+mod answers;
+
+#[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use dataplane::counters::{Counters, DropReason};
@@ -250,6 +129,7 @@ pub(crate) mod tests {
     use dataplane::worker::{PortConfig, WorkerConfig};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread::JoinHandle;
+    use std::time::Duration;
 
     /// A worker that polls in a thread and can be looked at. A packet has reached it that is no Ethernet frame.
     pub struct Running {
@@ -267,7 +147,8 @@ pub(crate) mod tests {
             let cq = worker.create_cq(4);
             worker.create_qp(&QpConfig::new(cq)).unwrap();
             crate::observe::tests::inject(&mut peer, &[0; 9]);
-            let probe = Arc::new(Probe::attach(Some(&name.parse().unwrap()), &mut worker));
+            let probe = Arc::new(Probe::new(Some(&name.parse().unwrap())));
+            probe.attach(&mut worker);
             let stop = Arc::new(AtomicBool::new(false));
             let flag = stop.clone();
             let thread = std::thread::spawn(move || {
@@ -374,8 +255,8 @@ pub(crate) mod tests {
     #[test]
     fn a_worker_that_does_not_poll_is_told_from_one_that_does() {
         let mut running = Running::start("x");
-        assert!(running.probe.look()[0].is_some());
+        assert!(running.probe.look()[0].now.is_some());
         running.end();
-        assert!(running.probe.look()[0].is_none());
+        assert!(running.probe.look()[0].now.is_none());
     }
 }

@@ -15,7 +15,7 @@ const SOCKET: &str = "dpdk_telemetry.v2";
 
 /// The file prefix, and so the folder of the socket, of this process.
 pub fn prefix(name: Option<&super::Name>) -> String {
-    name.map_or_else(|| format!("spraywire-{}", std::process::id()), |name| name.0.clone())
+    name.map_or_else(|| format!("spraywire-{}", std::process::id()), |name| name.as_str().to_owned())
 }
 
 /// Refuses a name by which a process of DPDK's answers already: the two would take each other's socket away.
@@ -57,7 +57,7 @@ pub fn serve(probe: &Arc<Probe>, prefix: &str) -> Result<Folder, Error> {
         let probe: Weak<Probe> = Arc::downgrade(probe);
         telemetry_command(name, help, move |parameters| {
             let index = if parameters.is_empty() { 0 } else { parameters.parse().ok()? };
-            tell(&probe.upgrade()?.look().into_iter().next()??, index)
+            tell(&probe.upgrade()?.look().into_iter().next()?.now?, index)
         })
         .map_err(Error::failed)
     };

@@ -19,6 +19,9 @@ pub const VARIABLE: &str = "SPRAYWIRE_RUNTIME_DIR";
 
 /// How long an end waits for the other.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// For who comes sooner after another, the endpoint is not looked at anew.
+pub const FRESH: Duration = Duration::from_millis(50);
+
 /// More than any endpoint has to say: 256 queue pairs and 64 ports take a tenth of it.
 const MAX_DOCUMENT: u64 = 4 << 20;
 
@@ -173,10 +176,8 @@ struct Latest {
 }
 
 impl Latest {
-    const FRESH: Duration = Duration::from_millis(50);
-
     fn of(&mut self, probe: &Probe) -> io::Result<&[u8]> {
-        if self.at.is_none_or(|at| at.elapsed() > Latest::FRESH) {
+        if self.at.is_none_or(|at| at.elapsed() > FRESH) {
             self.text = serde_json::to_vec(&document::of(probe))?;
             self.at = Some(Instant::now());
         }
@@ -193,93 +194,4 @@ fn tell(mut stream: UnixStream, probe: &Probe, latest: &mut Latest) -> io::Resul
     }
     stream.set_nonblocking(false)?;
     stream.write_all(latest.of(probe)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::tests::Running;
-    use super::*;
-    use std::os::unix::fs::PermissionsExt;
-
-    fn private() -> tempfile::TempDir {
-        tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o700)).tempdir().unwrap()
-    }
-
-    #[test]
-    fn an_endpoint_answers_while_it_lives_and_leaves_nothing() {
-        let folder = private();
-        let running = Running::start("here");
-        // One that had our number was killed.
-        drop(UnixListener::bind(folder.path().join(format!("{}.sock", std::process::id()))).unwrap());
-        let socket = Socket::serve(folder.path(), &running.probe, &dataplane::idle::allowed_cores()).unwrap();
-        let found = endpoints(folder.path());
-        assert_eq!(found, [(std::process::id(), folder.path().join(format!("{}.sock", std::process::id())))]);
-        for _ in 0..3 {
-            let value = ask(&found[0].1).unwrap();
-            assert_eq!(
-                (value["name"].as_str(), value["workers"][0]["answers"].as_bool()),
-                (Some("here"), Some(true))
-            );
-        }
-        drop(socket);
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn sockets_of_the_dead_are_removed() {
-        let folder = private();
-        let path = folder.path().join("4000000.sock");
-        drop(UnixListener::bind(&path).unwrap());
-        fs::write(folder.path().join("notes.txt"), "x").unwrap();
-        // Somebody's, though not one of ours: whoever cannot be asked is not dead for that.
-        use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
-        let other = folder.path().join("4000001.sock");
-        let alive = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
-        bind(&alive, &SocketAddrUnix::new(&other).unwrap()).unwrap();
-        listen(&alive, 1).unwrap();
-        assert_eq!(endpoints(folder.path()), [(4_000_001, other.clone())]);
-        assert!(ask(&other).is_err() && other.exists());
-        assert!(!path.exists());
-        assert!(folder.path().join("notes.txt").exists(), "not ours to remove");
-    }
-
-    #[test]
-    fn a_folder_open_to_others_is_refused() {
-        let folder = private();
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let running = Running::start("x");
-        let error = Socket::serve(folder.path(), &running.probe, &[]).err().unwrap();
-        assert!(error.to_string().contains("chmod 700"), "{error}");
-        let link = folder.path().join("link");
-        let elsewhere = private();
-        std::os::unix::fs::symlink(elsewhere.path(), &link).unwrap();
-        assert!(prepare(elsewhere.path()).is_ok() && prepare(&link).is_err(), "a link may lead anywhere");
-    }
-
-    #[test]
-    fn who_does_not_read_holds_nobody_up() {
-        let folder = private();
-        let running = Running::start("x");
-        let _socket = Socket::serve(folder.path(), &running.probe, &[]).unwrap();
-        let path = &endpoints(folder.path())[0].1;
-        let _silent: Vec<_> = (0..5).map(|_| UnixStream::connect(path).unwrap()).collect();
-        assert!(ask(path).is_ok());
-    }
-
-    #[test]
-    fn a_crowd_is_answered_in_no_time_and_with_what_is_true() {
-        let folder = private();
-        let mut running = Running::start("x");
-        let _socket = Socket::serve(folder.path(), &running.probe, &[]).unwrap();
-        let path = endpoints(folder.path())[0].1.clone();
-        let start = Instant::now();
-        for _ in 0..1_000 {
-            assert_eq!(ask(&path).unwrap()["workers"][0]["answers"], true);
-        }
-        // A look at a worker takes it twenty milliseconds at the most, and the test's own rounds one.
-        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-        running.end();
-        std::thread::sleep(2 * Latest::FRESH);
-        assert_eq!(ask(&path).unwrap()["workers"][0]["answers"], false, "what was true before is forgotten");
-    }
 }

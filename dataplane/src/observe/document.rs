@@ -1,23 +1,16 @@
 //! What an endpoint tells of itself, as JSON: see `cli/json.md`.
 
-use super::{PortIdentity, Probe};
-use dataplane::counters::Counters;
-use dataplane::group::MemberCounters;
-use dataplane::io::PortStats;
-use dataplane::observe::{PortSnapshot, QpSnapshot, Snapshot};
-use dataplane::qp::QpState;
+use super::{Looked, PortSnapshot, Probe, QpSnapshot};
+use crate::counters::Counters;
+use crate::group::MemberCounters;
+use crate::io::PortStats;
+use crate::qp::QpState;
 use serde_json::{Map, Value, json};
 
 /// The endpoint at this moment.
 pub fn of(probe: &Probe) -> Value {
     let identity = probe.identity();
-    let looked = probe.look();
-    let workers: Vec<Value> = identity
-        .workers
-        .iter()
-        .zip(&looked)
-        .map(|(ports, snapshot)| worker(ports, snapshot.as_ref()))
-        .collect();
+    let workers: Vec<Value> = probe.look().iter().map(worker).collect();
     json!({
         "pid": identity.pid,
         "name": identity.name,
@@ -28,8 +21,10 @@ pub fn of(probe: &Probe) -> Value {
     })
 }
 
-fn worker(ports: &[PortIdentity], snapshot: Option<&Snapshot>) -> Value {
-    let ports: Vec<Value> = ports
+fn worker(looked: &Looked) -> Value {
+    let snapshot = looked.now.as_ref();
+    let ports: Vec<Value> = looked
+        .ports
         .iter()
         .enumerate()
         .map(|(i, identity)| {
@@ -80,7 +75,7 @@ fn counters(c: &Counters) -> Value {
 }
 
 /// What passed through the queue of one of several workers, and between them.
-fn queue(q: &MemberCounters) -> Value {
+pub fn queue(q: &MemberCounters) -> Value {
     json!({
         "index": q.queue,
         "rx_packets": q.rx,
@@ -126,61 +121,5 @@ fn state(state: QpState) -> &'static str {
         QpState::ReadyToReceive => "rtr",
         QpState::ReadyToSend => "rts",
         QpState::Error => "error",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::tests::Running;
-    use super::*;
-
-    #[test]
-    fn the_sum_of_fates_is_what_was_received() {
-        let running = Running::start("x");
-        let value = of(&running.probe);
-        assert_eq!(
-            (value["name"].as_str(), value["pid"].as_u64()),
-            (Some("x"), Some(std::process::id().into()))
-        );
-        let worker = &value["workers"][0];
-        assert_eq!((worker["answers"].as_bool(), worker["qp_count"].as_u64()), (Some(true), Some(1)));
-        let port = &worker["ports"][0];
-        assert_eq!((port["driver"].as_str(), port["addrs"][0].as_str()), (Some("memory"), Some("192.0.2.1")));
-        let counters = &port["counters"];
-        assert_eq!((counters["rx_packets"].as_u64(), counters["delivered"].as_u64()), (Some(1), Some(0)));
-        let dropped: u64 = counters["dropped"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
-        assert_eq!(dropped, 1, "{value:#}");
-        assert_eq!(port["driver_counters"]["rx_packets"], 1);
-        assert_eq!((&counters["link_lost"], &port["queue"]), (&0.into(), &Value::Null), "{value:#}");
-        assert_eq!(
-            (worker["qps"][0]["qpn"].as_u64(), worker["qps"][0]["state"].as_str()),
-            (Some(0x10000), Some("rts"))
-        );
-    }
-
-    #[test]
-    fn the_queue_of_one_of_several_is_told() {
-        let counts = MemberCounters {
-            queue: Some(1),
-            rx: 5,
-            tx: 4,
-            steered_in: 3,
-            steered_out: 2,
-            steer_full: 1,
-            ..Default::default()
-        };
-        let expected = json!({ "index": 1, "rx_packets": 5, "tx_packets": 4, "steered_in": 3, "steered_out": 2, "steer_full": 1 });
-        assert_eq!(queue(&counts), expected);
-        assert_eq!(queue(&MemberCounters::default())["index"], Value::Null, "others poll for it");
-    }
-
-    #[test]
-    fn a_worker_that_does_not_answer_says_nothing_wrong() {
-        let mut running = Running::start("x");
-        running.end();
-        let value = of(&running.probe);
-        let worker = &value["workers"][0];
-        assert_eq!((worker["answers"].as_bool(), &worker["qps"]), (Some(false), &Value::Null));
-        assert_eq!(worker["ports"][0].get("counters"), None, "{value:#}");
     }
 }

@@ -3,6 +3,14 @@
 //!
 //! Who looks hands an empty sheet over; the worker, which checks for one a few dozen times a second, fills it in between
 //! two rounds and hands it back. The sheet's memory is the looker's, so the worker allocates nothing.
+//!
+//! [`Probe`] looks at all workers of a process, [`document`] puts that into words, [`socket`] answers those who ask.
+
+pub mod document;
+mod probe;
+pub mod socket;
+
+pub use probe::{Identity, Looked, Name, PortIdentity, Probe};
 
 use crate::counters::Counters;
 use crate::group::MemberCounters;
