@@ -113,33 +113,8 @@ impl<I: PortIo + 'static, B: Buffer> Endpoint<I, B> {
     where
         F: FnOnce() -> Result<G, String> + Send + 'static,
     {
-        let (sends, sends_rx) = link(config.queue);
-        let (recvs, recvs_rx) = link(config.queue);
-        let (lists, lists_rx) = parcel::parcels(config.queue);
-        let (completions_tx, completions) = completions::completions(config.queue);
-        let calls = Arc::new(ArrayQueue::new(CALLS));
-        let stop = Arc::new(AtomicBool::new(false));
+        let (side, mut endpoint) = halves(worker, cqs, config, clock);
         let (ready_tx, ready_rx) = mpsc::channel();
-        let side = WorkerSide {
-            worker,
-            cqs,
-            sends: sends_rx,
-            held_send: None,
-            recvs: recvs_rx,
-            held_recv: None,
-            lists: lists_rx,
-            held_list: None,
-            completions: completions_tx,
-            held_completion: None,
-            calls: calls.clone(),
-            stop: stop.clone(),
-            idle: Idle::new(config.idle),
-            shares_core: !matches!(config.idle, IdlePolicy::Spin),
-            since_yield: 0,
-            yield_at: YIELD_AFTER,
-            stuck_since: None,
-            clock: RoundClock::new(clock),
-        };
         let core = config.core;
         let thread = std::thread::Builder::new()
             .name("spraywire-worker".to_owned())
@@ -162,7 +137,8 @@ impl<I: PortIo + 'static, B: Buffer> Endpoint<I, B> {
             .map_err(StartError::Spawn)?;
         match ready_rx.recv() {
             Ok(Ok(())) => {
-                Ok(Endpoint { sends, recvs, lists, completions, calls, stop, thread: Some(thread) })
+                endpoint.thread = Some(thread);
+                Ok(endpoint)
             }
             Ok(Err(e)) => Err(e),
             Err(mpsc::RecvError) => Err(StartError::Died),
@@ -316,6 +292,42 @@ fn waits(error: PostError) -> bool {
     error.is_back_pressure() && error != PostError::AddressUnresolved
 }
 
+/// The two ends of the queues, before there is a thread.
+fn halves<I: PortIo + 'static, B: Buffer>(
+    worker: Worker<I, B>,
+    cqs: Vec<CqKey>,
+    config: &ThreadConfig,
+    clock: Clock,
+) -> (WorkerSide<I, B>, Endpoint<I, B>) {
+    let (sends, sends_rx) = link(config.queue);
+    let (recvs, recvs_rx) = link(config.queue);
+    let (lists, lists_rx) = parcel::parcels(config.queue);
+    let (completions_tx, completions) = completions::completions(config.queue);
+    let calls = Arc::new(ArrayQueue::new(CALLS));
+    let stop = Arc::new(AtomicBool::new(false));
+    let side = WorkerSide {
+        worker,
+        cqs,
+        sends: sends_rx,
+        held_send: None,
+        recvs: recvs_rx,
+        held_recv: None,
+        lists: lists_rx,
+        held_list: None,
+        completions: completions_tx,
+        held_completion: None,
+        calls: calls.clone(),
+        stop: stop.clone(),
+        idle: Idle::new(config.idle),
+        shares_core: !matches!(config.idle, IdlePolicy::Spin),
+        since_yield: 0,
+        yield_at: YIELD_AFTER,
+        stuck_since: None,
+        clock: RoundClock::new(clock),
+    };
+    (side, Endpoint { sends, recvs, lists, completions, calls, stop, thread: None })
+}
+
 struct WorkerSide<I: PortIo, B: Buffer> {
     worker: Worker<I, B>,
     cqs: Vec<CqKey>,
@@ -370,7 +382,7 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
             let progress = self.worker.poll_giving(self.clock.round(), room, |done| {
                 completed += 1;
                 // There is room for it: it was counted before.
-                if let Err(done) = completions.push(done) {
+                if let Err(done) = completions.push(done.take()) {
                     *lost = Some(done);
                 }
             });
@@ -573,3 +585,6 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
         given
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -195,6 +195,25 @@ fn stopping_ends_what_a_dead_port_does_not_take() {
     assert_eq!(worker.counters(0).unwrap().tx_packets as usize + unsent + completions.len(), 512);
 }
 
+/// A list that the port took a part of: the others are flushed, and those that it took are not.
+#[test]
+fn stopping_ends_a_list_that_is_half_sent() {
+    let (mut a, b, ah) = pair(2048);
+    let wr = wr(ah, b.qpn);
+    drop(b);
+    // A burst holds 64, of which ten are another list's.
+    for count in [10, 64] {
+        let mut bufs = (0..count).map(|_| vec![0; 8]);
+        assert_eq!(a.handle.post_send_list(a.qp, &wr, 8, &mut bufs), count);
+        a.handle.flush();
+    }
+    let Remains { worker, completions, buffers } = a.handle.stop().unwrap();
+    assert_eq!(buffers.len(), 74);
+    assert_eq!(worker.outstanding(a.qp), 64, "in the burst that nobody takes");
+    assert_eq!(completions.len(), 10);
+    assert!(completions.iter().all(|c| c.status == WcStatus::WorkRequestFlushed && c.wr_id == 7));
+}
+
 #[test]
 fn a_full_receive_queue_fails_its_own_requests_and_no_others() {
     let (mut a, _b, _) = pair(256);

@@ -251,3 +251,46 @@ fn is_roce(frame: &[u8]) -> bool {
     let port = udp_offset(frame).and_then(|at| frame.get(at + 2..at + 4));
     port == Some(&ROCE_PORT.to_be_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::LinkType;
+
+    /// The front of an IPv6 packet that says it has so many bytes behind its header, for RoCEv2's port, behind two tags.
+    fn front(len: u16) -> Vec<u8> {
+        let mut frame = vec![0x02; 12];
+        frame.extend([0x88, 0xa8, 0, 1, 0x81, 0, 0, 2, 0x86, 0xdd]);
+        frame.extend([0x60, 0, 0, 0]);
+        frame.extend(len.to_be_bytes());
+        frame.extend([17, 64]);
+        frame.extend([0xfd; 32]);
+        frame.extend([0xc0, 0, 0x12, 0xb7]);
+        frame.extend(len.to_be_bytes());
+        frame.extend([0, 0]);
+        // BTH of a UD SEND only, DETH.
+        frame.extend([100, 0, 0xff, 0xff, 0, 0, 0, 9, 0, 0, 0, 0]);
+        frame.extend([0, 0, 0, 1, 0, 0, 0, 2]);
+        frame
+    }
+
+    #[test]
+    fn what_a_capture_says_of_its_lengths_takes_no_more_memory_than_a_frame_can_have() {
+        // Two tags, the longest IPv6 packet.
+        assert_eq!(MAX_FRAME, 22 + 40 + 65_535);
+        let mut judge = Judge::default();
+        for (len, on_wire, kept) in [
+            (64, 62 + 64, 62 + 64),
+            (65_532, 62 + 65_532, 62 + 65_532),
+            (65_532, u32::MAX, MAX_FRAME),
+            (65_532, MAX_FRAME as u32 + 1, MAX_FRAME),
+            (65_532, MAX_FRAME as u32, MAX_FRAME),
+        ] {
+            let data = front(len);
+            let record = Record { time: None, link: LinkType::ETHERNET, orig_len: on_wire, data: &data };
+            let seen = judge.judge(&record);
+            assert!(matches!(&seen, Seen::Roce(_)), "{len} of {on_wire}");
+            assert_eq!(judge.filled.len(), kept, "{len} of {on_wire}");
+        }
+    }
+}

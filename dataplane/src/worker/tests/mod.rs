@@ -1,5 +1,6 @@
 //! The worker over two memory ports, and over one port whose other end speaks raw frames.
 
+mod chained;
 mod consume;
 mod look;
 mod neighbours;
