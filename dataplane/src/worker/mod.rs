@@ -195,16 +195,16 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
 
     /// The same round for a caller who takes completions as they come: up to `room` receives that would be queued in `cq` are given to
     /// `give` instead, as long as that queue is empty and not armed, so that their order stays. What is queued all the same, sends
-    /// among it, is there to be popped afterwards.
-    #[inline]
+    /// among it, is there to be popped afterwards. Packets that came with those, beyond `room`, are looked at in the next round.
+    #[inline(always)]
     pub fn poll_handing(
         &mut self,
         now: Instant,
         cq: CqKey,
         room: usize,
-        give: impl FnMut(Completion<B>),
+        give: impl FnMut(&mut Completion<B>),
     ) -> Progress {
-        self.round(now, &mut rx::Give { cq: Some(cq), room, give })
+        self.round(now, &mut rx::Give { cq: Some(cq), room, queues: room == 0, give })
     }
 
     /// The same round, with up to `room` receive completions of any queue given to `give` instead of being queued, as far as
@@ -214,9 +214,9 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         &mut self,
         now: Instant,
         room: usize,
-        give: impl FnMut(Completion<B>),
+        give: impl FnMut(&mut Completion<B>),
     ) -> Progress {
-        self.round(now, &mut rx::Give { cq: None, room, give })
+        self.round(now, &mut rx::Give { cq: None, room, queues: room == 0, give })
     }
 
     /// The same round, in which the packets of all queue pairs with one receive queue go to `take` as they lie in the port's buffers,

@@ -243,6 +243,8 @@ const SEALED_BYTES: usize = 16 * 1024;
 pub(crate) struct Port<I: PortIo, B> {
     pub io: I,
     pub rx: I::Burst,
+    /// The first packet of `rx` that was not looked at yet; 0 if there is none.
+    pub rx_at: usize,
     pub tx: I::Burst,
     /// Packets to ask for: as many of the length of the last as make a good burst.
     pub rx_limit: usize,
@@ -308,6 +310,7 @@ impl<I: PortIo, B> Port<I, B> {
         Ok(Port {
             io,
             rx: I::Burst::default(),
+            rx_at: 0,
             tx: I::Burst::default(),
             rx_limit: BURST,
             tx_limit: BURST,

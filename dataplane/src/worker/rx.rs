@@ -6,7 +6,7 @@ use super::{Worker, control};
 use crate::buffer::Buffer;
 use crate::counters::{Counters, DropReason, LocalDrop};
 use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
-use crate::io::{BURST, LEAST_BURST, PacketBuf, PacketBurst, PortIo, burst_of};
+use crate::io::{BURST, PacketBuf, PacketBurst, PortIo, burst_of};
 use crate::qp::{CqKey, GRH_LEN, Qp, QpKey, QpState, RecvWr};
 use roce_proto::types::Qpn;
 use roce_proto::wire::Reject;
@@ -14,18 +14,22 @@ use roce_proto::wire::frame::{self, Frame, Ip, Packet, Verified};
 use roce_proto::wire::predict::Headers;
 
 impl<I: PortIo, B: Buffer> Worker<I, B> {
-    /// Receives one burst on port `index`; returns the packets that came, and how many were asked for.
+    /// Receives one burst on port `index`, or goes on with the last one if the sink then had no room for all of it; returns the packets
+    /// that were looked at, and how many could have been.
     #[inline]
     pub(super) fn receive(&mut self, index: usize, sink: &mut impl Sink<B>) -> (usize, usize) {
         let Some(port) = self.ports.get_mut(index) else { return (0, 0) };
-        let asked = port.rx_limit.min(sink.room());
-        let received = port.io.rx_burst(&mut port.rx, asked);
+        let (from, asked) = match port.rx_at {
+            0 => (0, port.rx_limit),
+            at => (at, port.rx.len() - at),
+        };
+        let received = if from == 0 { port.io.rx_burst(&mut port.rx, asked) } else { port.rx.len() };
         if received == 0 {
             return (0, asked);
         }
         let mut tally = Tally::default();
-        let mut at = 0;
-        while at < received {
+        let mut at = from;
+        while at < received && sink.left() > 0 {
             if port.capture.is_none() {
                 at += port.known.deliver_run(
                     &port.rx,
@@ -36,19 +40,28 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
                     sink,
                 );
             }
-            if at < received {
+            if at < received && sink.left() > 0 {
                 port.take(at, index, &mut self.core, &mut tally, sink);
                 at += 1;
             }
         }
-        port.rx.clear();
-        port.rx_limit = burst_of(tally.bytes as usize / received);
+        let looked_at = at - from;
+        let mut asked = asked;
+        if at < received {
+            port.rx_at = at;
+            // Not as many as could have been only since no more were wanted.
+            asked = looked_at;
+        } else {
+            port.rx.clear();
+            port.rx_at = 0;
+            port.rx_limit = burst_of(tally.bytes as usize / looked_at.max(1));
+        }
         let counters = &mut port.local.counters;
-        counters.rx_packets += received as u64;
+        counters.rx_packets += looked_at as u64;
         counters.rx_bytes += tally.bytes;
         counters.delivered += tally.delivered;
         counters.delivered_bytes += tally.delivered_bytes;
-        (received, asked)
+        (looked_at, asked)
     }
 }
 
@@ -200,9 +213,10 @@ fn deliver<B: Buffer>(
 pub(super) trait Sink<B> {
     /// Whether it gets those of this queue.
     fn wants(&self, cq: CqKey) -> bool;
-    /// Packets that it had better get at once, at the most.
+    /// Packets that it had better get at once, at the most. What a burst has beyond them waits for the next round: to ask the driver has
+    /// its price, however few are wanted.
     #[inline(always)]
-    fn room(&self) -> usize {
+    fn left(&self) -> usize {
         usize::MAX
     }
 
@@ -258,25 +272,26 @@ pub(super) struct Give<F> {
     /// Of this queue only, if of one.
     pub cq: Option<CqKey>,
     pub room: usize,
+    /// There was no room to begin with: all are queued.
+    pub queues: bool,
     pub give: F,
 }
 
-impl<B, F: FnMut(Completion<B>)> Sink<B> for Give<F> {
+impl<B, F: FnMut(&mut Completion<B>)> Sink<B> for Give<F> {
     #[inline(always)]
     fn wants(&self, cq: CqKey) -> bool {
         self.room > 0 && self.cq.is_none_or(|only| only == cq)
     }
 
-    /// What is given need not be queued first; but a burst has its price, however few are wanted.
     #[inline(always)]
-    fn room(&self) -> usize {
-        self.room.max(LEAST_BURST)
+    fn left(&self) -> usize {
+        if self.queues { usize::MAX } else { self.room }
     }
 
     #[inline(always)]
     fn take(&mut self, done: &mut Completion<B>) -> bool {
         self.room -= 1;
-        (self.give)(done.take());
+        (self.give)(done);
         false
     }
 }
@@ -343,16 +358,14 @@ fn place<B: Buffer>(
     let mut fits = false;
     let found = qp.recv.cycle(
         #[inline(always)]
-        |mut wr| {
-            fits = wr.buf.capacity() >= byte_len;
-            if fits {
-                fill(&mut wr.buf, ip, payload);
-            }
+        |wr| {
+            // The buffer goes to its place in the completion first and is used there: moved after it has been taken apart, it is
+            // written in halves and read as a whole, for which a processor waits until the halves have reached its cache.
             let mut done = Completion {
                 wr_id: wr.wr_id,
                 qpn,
                 opcode: WcOpcode::Recv,
-                status: if fits { WcStatus::Success } else { WcStatus::LocalLengthError },
+                status: WcStatus::LocalLengthError,
                 byte_len: byte_len as u32,
                 src_qpn: about.src_qpn,
                 imm: about.imm,
@@ -360,6 +373,11 @@ fn place<B: Buffer>(
                 solicited: about.solicited,
                 buf: Some(wr.buf),
             };
+            if let Some(buf) = done.buf.as_mut().filter(|buf| buf.capacity() >= byte_len) {
+                fill(buf, ip, payload);
+                done.status = WcStatus::Success;
+                fits = true;
+            }
             if !direct {
                 cq.push(done);
                 return None;
@@ -462,7 +480,7 @@ impl Known {
         // The checks of all packets first, then the deliveries: a CRC is a long chain of dependent steps, and with nothing but
         // the next packet's CRC behind it, a processor works on several of them at once.
         // Only as many as stay in the first-level cache until they are copied: large ones one by one.
-        let batch = (CHECKED_BYTES / flow.headers.frame_len()).clamp(1, BURST);
+        let batch = (CHECKED_BYTES / flow.headers.frame_len()).clamp(1, BURST).min(sink.left());
         let mut intact = 0u64;
         let mut run = 0;
         const { assert!(BURST <= u64::BITS as usize, "one bit for each packet of a burst") };

@@ -95,23 +95,55 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
                 Ok(port) => port,
                 Err(e) => return (payloads.len() - rest.len(), Some(e)),
             };
-            let more = if wr.signaled { 0 } else { self.build_more(qp, wr, others, &bytes) };
+            let mut payloads = others.iter().map(&bytes);
+            let more = self.build_more(qp, wr, others.len(), |place| match payloads.next() {
+                Some(payload) if payload.len() == place.len() => {
+                    place.copy_from_slice(payload);
+                    true
+                }
+                _ => false,
+            });
             rest = others.get(more..).unwrap_or_default();
             self.transmit_if_full(port);
         }
         (payloads.len(), None)
     }
 
-    /// Builds packets like the one that was built last, as many as payloads follow of the same length and as there is room
-    /// for.
+    /// Posts more sends that differ from the one that was posted last in nothing but their payloads, `wr` being what it was: up to `max`, as
+    /// far as there is room. `fill` writes each to its place in the packet, which is as long as the last one's; if it
+    /// returns false, that one is not sent, and none after it. Returns how many were posted.
+    ///
+    /// For lists of work requests whose payloads are no slices: what they have in common is looked up once. Whatever stands in the way
+    /// of the next one, [`Worker::post_send_with`] says.
+    #[inline]
+    pub fn post_send_more(
+        &mut self,
+        qp: QpKey,
+        wr: &SendWr,
+        max: usize,
+        fill: impl FnMut(&mut [u8]) -> bool,
+    ) -> usize {
+        let built = self.build_more(qp, wr, max, fill);
+        if built > 0
+            && let Some(port) = self.core.qps.get(qp).map(|qp| qp.port)
+        {
+            self.transmit_if_full(port);
+        }
+        built
+    }
+
+    /// Builds packets like the one that was built last, up to `max`, as many as `fill` takes and as there is room for.
     #[inline(always)]
-    fn build_more<P>(
+    fn build_more(
         &mut self,
         qp_key: QpKey,
         wr: &SendWr,
-        payloads: &[P],
-        bytes: impl Fn(&P) -> &[u8],
+        max: usize,
+        mut fill: impl FnMut(&mut [u8]) -> bool,
     ) -> usize {
+        if wr.signaled {
+            return 0;
+        }
         let core = &mut self.core;
         let Some(qp) = core.qps.get_mut(qp_key) else { return 0 };
         let Some(port) = self.ports.get_mut(qp.port) else { return 0 };
@@ -124,15 +156,11 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         let room = (qp.send_depth - qp.outstanding).min(room as u32) as usize;
         let mut psn = qp.psn;
         let mut built = 0;
-        for payload in payloads.iter().take(room).map(bytes) {
-            if payload.len() != len {
-                break;
-            }
+        while built < room.min(max) {
             let Some(mut buf) = port.io.alloc() else { break };
             let Some(frame) = buf.append(frame_len) else { break };
             let Some(place) = frame.get_mut(at..at + len) else { break };
-            place.copy_from_slice(payload);
-            if last.headers.fill(psn, frame).is_err() {
+            if !fill(place) || last.headers.fill(psn, frame).is_err() {
                 break;
             }
             if port.push_unsealed(qp_key, &last.headers, buf).is_err() {
