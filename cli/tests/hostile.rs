@@ -6,6 +6,10 @@
 
 #[path = "hostile/reliable.rs"]
 mod reliable;
+#[path = "common/stats.rs"]
+mod stats;
+#[path = "hostile/verbs.rs"]
+mod verbs;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};

@@ -2,6 +2,10 @@
 //! interfaces between two network namespaces.
 #![cfg(feature = "dpdk")]
 
+#[path = "common/stats.rs"]
+mod stats;
+
+use stats::{fates, stats};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,6 +38,12 @@ fn verbs(mut command: Command, flags: &str, line: &str) -> Process {
 
 fn here() -> Command {
     Command::new(env!("CARGO_BIN_EXE_spraywire"))
+}
+
+/// A folder of this user's alone, as sockets of endpoints want it.
+fn private() -> tempfile::TempDir {
+    use std::os::unix::fs::PermissionsExt;
+    tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o700)).tempdir().unwrap()
 }
 
 /// Two endpoints that reach each other, and how the programs on them do.
@@ -204,17 +214,57 @@ fn perftest_over_memif() {
     latency(&pair, "-s 32 -I 32 -x 1 -D 1");
 }
 
+/// The UDP source port of a line of `inspect`: `1 0.000000 192.0.2.2:50000 > 192.0.2.1 UD SEND_ONLY …`.
+fn source_port(line: &str) -> Option<u16> {
+    let mut words = line.split_whitespace().skip(2);
+    let port = words.next()?.rsplit_once(':')?.1.parse().ok()?;
+    (words.next() == Some(">")).then_some(port)
+}
+
+/// A thread of the library's polls all the time, and a list of work requests takes one call.
+#[test]
+fn perftest_with_a_polling_thread_and_lists() {
+    let mut pair = Pair::memif();
+    bandwidth(&pair, "-s 64 -D 1 --post_list=32 --recv_post_list=32");
+    pair.flags = pair.flags.map(|flags| flags + " --poll thread");
+    bandwidth(&pair, "-s 64 -D 1");
+    latency(&pair, "-s 64 -n 200");
+}
+
+/// The port of a device goes down and comes up, which a program that waits for its asynchronous events hears.
+#[test]
+fn events_of_the_port_are_told() {
+    if !testbed_net::allowed("events_of_the_port_are_told") {
+        return;
+    }
+    let pair = Pair::af_packet();
+    // A pipe would be written to when there is a page full.
+    let watch = verbs(pair.side(0), &pair.flags[0], "stdbuf -oL ibv_asyncwatch -d spw0");
+    let far = &pair.namespaces.as_ref().unwrap()[1];
+    assert!(eventually(LIMIT, || watch.said()[0].contains("spw0")), "{:?}", watch.said());
+    // The worker looks at the link four times a second, and has to have seen it once.
+    std::thread::sleep(Duration::from_millis(600));
+    for (state, event) in [("down", "IBV_EVENT_PORT_ERR"), ("up", "IBV_EVENT_PORT_ACTIVE")] {
+        far.ip(&format!("link set v0 {state}"));
+        assert!(eventually(LIMIT, || watch.said()[0].contains(event)), "{state}: {:?}", watch.said());
+    }
+    watch.kill();
+}
+
 #[test]
 fn what_perftest_sends_is_right_on_the_wire() {
     let pair = Pair::memif();
     let folder = tempfile::tempdir().unwrap();
     let pcap = folder.path().join("sent.pcap");
     let path = pcap.display().to_string();
-    pair.run_with("ib_send_bw -F -c UD -s 777 -n 500", &format!("--pcap {path}"));
+    pair.run_with("ib_send_bw -F -c UD -s 777 -n 500", &format!("--pcap {path} --entropy-range 50000-50003"));
     let end: Ended = Process::start(here().args(["inspect", "--json", &path])).end(LIMIT);
     let report: serde_json::Value = serde_json::from_str(&end.ok()).unwrap();
     let text = report.to_string();
     assert!(text.contains("UD SEND_ONLY"), "{text}");
+    let lines = Process::start(here().args(["inspect", &path])).end(LIMIT).ok();
+    let ports: Vec<u16> = lines.lines().filter_map(source_port).collect();
+    assert!(ports.len() == 500 && ports.iter().all(|port| (50_000..=50_003).contains(port)), "{ports:?}");
     let bad = Process::start(here().args(["inspect", "--bad", &path])).end(LIMIT).ok();
     let sends = bad.lines().find(|line| line.starts_with("UD SEND_ONLY")).unwrap_or_default();
     let columns: Vec<&str> = sends.split_whitespace().skip(2).collect();
@@ -267,4 +317,56 @@ fn a_missing_library_is_named() {
     assert_eq!(end.code(), Some(2));
     assert!(end.err.contains("/no/such.so"), "{}", end.err);
     assert!(!Path::new("/no/such.so").exists());
+}
+
+/// A preloaded program is an endpoint like any other to those who ask.
+#[test]
+fn stats_find_a_program_and_show_its_counters() {
+    let (pair, port, folder) = (Pair::memif(), free_port(), private());
+    let line = format!("ib_send_bw -F -c UD -s 64 -D 3 -p {port}");
+    let side = |side: usize, flags: &str, line: &str| {
+        let mut command = here();
+        command.env("SPRAYWIRE_RUNTIME_DIR", folder.path());
+        verbs(command, &format!("{} {flags}", pair.flags[side]), line)
+    };
+    let server = side(0, "--name rx", &line);
+    assert!(eventually(LIMIT, || listens(server.id(), port)), "{:?}", server.said());
+    let client = side(1, "", &format!("{line} 127.0.0.1"));
+    let mut last = serde_json::Value::Null;
+    let received = eventually(LIMIT, || {
+        last = stats(folder.path(), "rx");
+        last["workers"][0]["qps"][0]["received"].as_u64() > Some(1000)
+    });
+    assert!(received, "{last:#}");
+    assert_eq!((last["name"].as_str(), last["pid"].as_u64()), (Some("rx"), Some(server.id().into())));
+    assert!(last["command_line"].as_str().unwrap().starts_with("ib_send_bw -F"), "{last:#}");
+    let port = &last["workers"][0]["ports"][0];
+    assert_eq!(port["addrs"], serde_json::json!(["192.0.2.1", "fd77::1"]));
+    assert!(port["counters"]["delivered"].as_u64() > Some(1000), "{port:#}");
+    assert_eq!(fates(port), port["counters"]["rx_packets"].as_u64().unwrap(), "{port:#}");
+    for process in [client, server] {
+        let end = process.end(LIMIT);
+        assert_eq!((end.code(), end.err.as_str()), (Some(0), ""), "{}", end.out);
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "the sockets went with the processes");
+}
+
+/// Whether a program closes its device or just ends.
+#[test]
+fn the_end_of_a_program_leaves_nothing_behind() {
+    let folder = private();
+    let path = folder.path().join("memif.sock");
+    let flags = format!(
+        "--port net_memif0,role=server,id=0,socket={},socket-abstract=no --ip 192.0.2.1",
+        path.display()
+    );
+    for (line, code) in [("ibv_devinfo", 0), ("ibv_rc_pingpong -g 0", 1)] {
+        let mut command = here();
+        command.env("SPRAYWIRE_RUNTIME_DIR", folder.path());
+        let end = verbs(command, &flags, line).end(LIMIT);
+        assert_eq!(end.code(), Some(code), "{end:?}");
+        let left: Vec<_> =
+            std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert!(left.is_empty(), "{line}: {left:?}");
+    }
 }

@@ -4,6 +4,7 @@
 //! named by `SPRAYWIRE_CONFIG` with the same words as keys, in a `[[device]]` table for each. What stands outside of the
 //! tables, and the variables, hold for all of them.
 
+use dataplane::entropy::EntropyRange;
 use dataplane::open::{Role, default_port};
 use dataplane::route::{self, Gateway, PortAddr};
 use dataplane::spec::{self, PortSpec};
@@ -18,7 +19,7 @@ use std::time::Duration;
 /// How the variables begin.
 const PREFIX: &str = "SPRAYWIRE_";
 /// What can be set of a device, as keys of the file; variables are in capitals with `_` for `-`.
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "name",
     "port",
     "role",
@@ -28,6 +29,7 @@ const KEYS: [&str; 14] = [
     "mtu",
     "ib-mtu",
     "pkey",
+    "entropy-range",
     "neighbour",
     "eal",
     "pcap",
@@ -64,6 +66,8 @@ pub struct DeviceConfig {
     pub ib_mtu: Option<Mtu>,
     /// The P_Key table.
     pub pkeys: Vec<PKey>,
+    /// The UDP source ports that it sends from.
+    pub entropy: EntropyRange,
     /// Neighbours that are not asked for.
     pub neighbours: Vec<(IpAddr, MacAddr)>,
     /// More arguments for DPDK.
@@ -74,6 +78,21 @@ pub struct DeviceConfig {
     pub wait: Duration,
     /// Poll in a thread all the time, not only when the program does not.
     pub thread: bool,
+}
+
+/// The smallest MTU, as of the command's `--mtu`.
+const MIN_MTU: u16 = 64;
+
+/// The first item that has come before.
+fn twice<T: PartialEq>(items: impl Iterator<Item = T>) -> Option<T> {
+    let mut seen = Vec::new();
+    for item in items {
+        if seen.contains(&item) {
+            return Some(item);
+        }
+        seen.push(item);
+    }
+    None
 }
 
 type Values = BTreeMap<String, Vec<String>>;
@@ -119,6 +138,7 @@ impl DeviceConfig {
                 [] => vec![PKey::DEFAULT],
                 keys => keys.iter().map(|key| spec::pkey(key)).collect::<Result<_, _>>()?,
             },
+            entropy: one("entropy-range").map_or(Ok(EntropyRange::DEFAULT), spec::entropy)?,
             neighbours: list("neighbour").map(spec::neighbour).collect::<Result<_, _>>()?,
             eal: list("eal").flat_map(str::split_whitespace).map(str::to_owned).collect(),
             pcap: one("pcap").map(PathBuf::from),
@@ -142,7 +162,22 @@ impl DeviceConfig {
             ));
         }
         route::check(&config.addrs, &config.gateways).map_err(|e| format!("{}: {e}", config.name))?;
+        config.sense().map_err(|e| format!("{}: {e}", config.name))?;
         Ok(config)
+    }
+
+    /// Refuses what can be written and means nothing, or two things.
+    fn sense(&self) -> Result<(), String> {
+        if let Some(mtu) = self.mtu.filter(|mtu| *mtu < MIN_MTU) {
+            return Err(format!("an MTU of {mtu} bytes holds no packet: give {MIN_MTU} or more"));
+        }
+        if let Some(ip) = twice(self.neighbours.iter().map(|(ip, _)| *ip)) {
+            return Err(format!("the neighbour {ip} is given twice: which MAC address is meant?"));
+        }
+        if let Some(key) = twice(self.pkeys.iter().map(|key| key.0)) {
+            return Err(format!("the P_Key {key:#06x} is given twice: once is enough"));
+        }
+        Ok(())
     }
 }
 
@@ -226,11 +261,36 @@ fn parse(vars: &[(String, String)], file: &str) -> Result<Vec<DeviceConfig>, Str
     }
     let mut made: Vec<DeviceConfig> = Vec::new();
     for (number, table) in devices.iter().enumerate() {
+        if table.contains_key("eal") {
+            return Err(
+                "`eal` is of the process, not of one [[device]]: write it above the tables".to_owned()
+            );
+        }
         let mut values = common.clone();
         take(table, &mut values)?;
         let device = DeviceConfig::of(&values, number)?;
-        if made.iter().any(|other| other.name == device.name) {
-            return Err(format!("two devices are called {}", device.name));
+        for other in &made {
+            if other.name == device.name {
+                return Err(format!("two devices are called {}", device.name));
+            }
+            if let Some(path) = device.pcap.as_ref().filter(|path| other.pcap.as_ref() == Some(path)) {
+                return Err(format!(
+                    "{} and {} cannot both write {}: give each a file of its own",
+                    other.name,
+                    device.name,
+                    path.display()
+                ));
+            }
+            if let Some(port) = &device.port
+                && other.port.as_ref().is_some_and(|theirs| theirs.selector() == port.selector())
+            {
+                return Err(format!(
+                    "{} and {} cannot both have the port {}",
+                    other.name,
+                    device.name,
+                    port.selector()
+                ));
+            }
         }
         made.push(device);
     }
@@ -332,6 +392,7 @@ mod tests {
                 ("EAL", "-l 0 --no-pci"),
                 ("ROLE", "client"),
                 ("POLL", "thread"),
+                ("ENTROPY_RANGE", "0xd000-0xd00f"),
             ]),
             "",
         );
@@ -342,6 +403,7 @@ mod tests {
         assert_eq!((device.neighbours.len(), device.gateways.len()), (2, 1));
         assert_eq!(device.pkeys, [PKey(0xffff), PKey(0x8001)]);
         assert_eq!(device.ib_mtu, Some(Mtu::B1024));
+        assert_eq!(device.entropy, EntropyRange::new(0xd000, 0xd00f).unwrap());
         assert_eq!(device.eal, ["-l", "0", "--no-pci"]);
         assert_eq!((device.role, device.thread), (Some(Role::Client), true));
     }
@@ -390,6 +452,28 @@ mod tests {
             (&[("POLL", "x")], "", "inline"),
             (&[("VLAN", "4095")], "", "4094"),
             (&[("WAIT", "soon")], "", "seconds"),
+            (&[("PKEY", "0")], "", "partition 0"),
+            (&[("PKEY", "0x8000")], "", "partition 0"),
+            (&[("PKEY", "0xffff,0x8001,0xffff")], "", "0xffff is given twice"),
+            (&[("MTU", "63")], "", "64 or more"),
+            (&[("MTU", "0")], "", "64 or more"),
+            (&[("MTU", "70000")], "", "no MTU"),
+            (&[("ENTROPY_RANGE", "5000")], "", "49152-65535"),
+            (&[("ENTROPY_RANGE", "9-8")], "", "is empty"),
+            (&[("ENTROPY_RANGE", "0-8")], "", "UDP port 0"),
+            (&[("ENTROPY_RANGE", "4000-5000")], "", "contains 4791"),
+            (
+                &[("NEIGHBOUR", "10.0.0.2=02:00:00:00:00:02,10.0.0.2=02:00:00:00:00:03")],
+                "",
+                "10.0.0.2 is given twice",
+            ),
+            (&[], "[[device]]\neal = \"--no-huge\"", "above the tables"),
+            (&[("PCAP", "x.pcap")], "[[device]]\n[[device]]\nname = \"b\"", "both write x.pcap"),
+            (
+                &[("IP", "10.0.0.1")],
+                "[[device]]\nport = \"net_null0\"\n[[device]]\nport = \"net_null0,size=9\"",
+                "both have the port net_null0",
+            ),
             (&[], "prot = 1", "unknown key `prot`"),
             (&[], "device = 1", "[[device]]"),
             (&[], "[[device]]\nname = \"a\"\n[[device]]\nname = \"a\"", "two devices"),

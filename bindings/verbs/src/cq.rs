@@ -205,7 +205,7 @@ unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
 }
 
 /// What a completion is to a program.
-#[inline]
+#[inline(always)]
 fn work_completion(done: &Completion<AppBuf>) -> sys::ibv_wc {
     let receive = done.opcode == WcOpcode::Recv;
     let status = match done.status {
@@ -238,17 +238,22 @@ fn work_completion(done: &Completion<AppBuf>) -> sys::ibv_wc {
 }
 
 /// Takes up to `max` completions, from the endpoint if none waits.
-#[inline]
+#[inline(always)]
 fn take(engine: &mut Engine, cq: CqKey, max: usize, mut give: impl FnMut(sys::ibv_wc)) -> usize {
     let taken = pop(engine, cq, max, &mut give);
     if taken > 0 || max == 0 {
         return taken;
     }
     let mut taken = 0;
-    engine.round_handing(cq, max, |done| {
-        give(work_completion(&done));
-        taken += 1;
-    });
+    engine.round_handing(
+        cq,
+        max,
+        #[inline(always)]
+        |done| {
+            give(work_completion(done));
+            taken += 1;
+        },
+    );
     taken + pop(engine, cq, max - taken, &mut give)
 }
 
@@ -281,19 +286,27 @@ pub fn take_one(cq: &Cq) -> Result<Option<sys::ibv_wc>, c_int> {
 pub unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, entries: c_int, wc: *mut sys::ibv_wc) -> c_int {
     // SAFETY: one of ours, by the contract of the verbs.
     let queue = unsafe { Cq::of(cq) };
+    queue.pace.before();
     let Ok(mut engine) = queue.device.lock() else { return -1 };
     let mut at = wc;
-    let taken = take(&mut engine, queue.key, usize::try_from(entries).unwrap_or(0), |done| {
-        // SAFETY: the caller has places for as many as it asked for.
-        unsafe {
-            at.write(done);
-            at = at.add(1);
-        }
-    });
+    let max = usize::try_from(entries).unwrap_or(0);
+    let taken = take(
+        &mut engine,
+        queue.key,
+        max,
+        #[inline(always)]
+        |done| {
+            // SAFETY: the caller has places for as many as it asked for.
+            unsafe {
+                at.write(done);
+                at = at.add(1);
+            }
+        },
+    );
     // For others, and for the device's own thread, it is free meanwhile.
     let (posts, stalled) = (engine.posts, !engine.stalled.is_empty());
     drop(engine);
-    queue.pace.after(taken, posts, stalled);
+    queue.pace.after(taken, max, posts, stalled);
     taken as c_int
 }
 

@@ -1,17 +1,17 @@
 //! Devices: their list, and the endpoint that is opened with the first context.
 
+use crate::bias::{Guard, Lock, this_thread};
 use crate::config::{self, DeviceConfig};
 use crate::engine::Engine;
-use crate::patience;
 use crate::say::{open_log, refuse, set_errno};
+use crate::stats;
 use crate::sys;
 use crate::tick;
 use dataplane::capture::Capture;
-use spin::Yield;
-use spin::mutex::{SpinMutex, SpinMutexGuard};
 use std::ffi::{c_char, c_int};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 /// A device of this process. There from the first list to the end.
 #[repr(C)]
@@ -20,7 +20,9 @@ pub struct Device {
     config: DeviceConfig,
     guid: u64,
     /// The endpoint. It is opened with the first context and stays: another context finds it as it is.
-    engine: SpinMutex<Option<Engine>, Yield>,
+    engine: Lock<Option<Engine>>,
+    /// Rounds of the endpoint so far: by it the device's own thread sees, without the lock, whether anybody else polls.
+    rounds: AtomicU64,
     /// Contexts that are open.
     contexts: Mutex<Vec<usize>>,
     /// One was opened.
@@ -39,8 +41,9 @@ struct Devices {
     all: Vec<&'static Device>,
 }
 
+static DEVICES: OnceLock<Devices> = OnceLock::new();
+
 fn devices() -> &'static Devices {
-    static DEVICES: OnceLock<Devices> = OnceLock::new();
     DEVICES.get_or_init(|| {
         open_log();
         let configs = config::devices().unwrap_or_else(|e| {
@@ -50,6 +53,36 @@ fn devices() -> &'static Devices {
         let all = configs.into_iter().map(|config| &*Box::leak(Box::new(Device::new(config)))).collect();
         Devices { all }
     })
+}
+
+/// Runs when the process ends by `exit` or a return from `main`, after everything that the program itself does then.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_END: extern "C" fn() = {
+    extern "C" fn at_end() {
+        // A child's endpoint is its parent's, and one that nobody has asked for is not there.
+        let Some(devices) = DEVICES.get().filter(|_| !FORKED.load(Ordering::Relaxed)) else { return };
+        ENDING.store(this_thread(), Ordering::Release);
+        stats::end();
+        devices.all.iter().for_each(|device| device.end());
+        dataplane::open::end();
+    }
+    at_end
+};
+
+/// The thread that ends the process, once one does.
+static ENDING: AtomicUsize = AtomicUsize::new(0);
+
+/// There is no endpoint. Threads that still use theirs while another one ends the process would take that for a failure, and say so with
+/// their last breath: they wait for the end instead.
+#[cold]
+fn gone() -> c_int {
+    let ending = ENDING.load(Ordering::Acquire);
+    while ending != 0 && ending != this_thread() && !FORKED.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    set_errno(libc::EIO);
+    libc::EIO
 }
 
 /// True in a process that was forked from one with an open device: the endpoint is the parent's.
@@ -68,7 +101,7 @@ fn watch_for_forks() {
 }
 
 /// The endpoint of a device, with its lock held.
-pub struct Locked(SpinMutexGuard<'static, Option<Engine>, Yield>);
+pub struct Locked(Guard<'static, Option<Engine>>);
 
 impl std::ops::Deref for Locked {
     type Target = Engine;
@@ -120,7 +153,8 @@ impl Device {
             base,
             config,
             guid,
-            engine: SpinMutex::new(None),
+            engine: Lock::new(None),
+            rounds: AtomicU64::new(0),
             contexts: Mutex::default(),
             opened: Condvar::new(),
             ticking: AtomicBool::new(false),
@@ -146,6 +180,11 @@ impl Device {
         &self.config
     }
 
+    /// Rounds of its endpoint so far.
+    pub fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::Relaxed)
+    }
+
     /// Its globally unique identifier.
     pub fn guid(&self) -> u64 {
         self.guid
@@ -158,19 +197,21 @@ impl Device {
     #[inline]
     pub fn lock(&'static self) -> Result<Locked, c_int> {
         if !FORKED.load(Ordering::Relaxed) {
-            let mut guard = patience::lock(&self.engine);
+            let mut guard = self.engine.lock();
+            let is_owners = guard.is_owners();
             if let Some(engine) = &mut *guard {
-                engine.entered();
+                if !is_owners {
+                    engine.entered();
+                }
                 return Ok(Locked(guard));
             }
         }
-        set_errno(libc::EIO);
-        Err(libc::EIO)
+        Err(gone())
     }
 
-    /// The endpoint, if nobody else uses it just now.
-    pub fn try_lock(&'static self) -> Option<Locked> {
-        let mut guard = self.engine.try_lock()?;
+    /// The endpoint, if nobody uses it for longer than `limit`.
+    pub fn try_lock(&'static self, limit: Duration) -> Option<Locked> {
+        let mut guard = self.engine.try_lock(limit)?;
         guard.as_mut()?.entered();
         Some(Locked(guard))
     }
@@ -185,12 +226,12 @@ impl Device {
         }
         watch_for_forks();
         let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut engine = patience::lock(&self.engine);
+        let mut engine = self.engine.lock();
         if engine.is_none() {
             let all: Vec<DeviceConfig> = devices().all.iter().map(|d| d.config.clone()).collect();
             // DPDK starts threads of its own, which should not get the program's signals.
             let _quiet = tick::SignalsBlocked::new();
-            *engine = Some(Engine::open(&self.config, &all)?);
+            *engine = Some(Engine::open(&self.config, &all, &self.rounds)?);
         }
         if let (Some(path), true, Some(engine)) = (&self.config.pcap, contexts.is_empty(), &mut *engine) {
             let capture =
@@ -199,10 +240,24 @@ impl Device {
         }
         contexts.push(context);
         self.opened.notify_all();
+        if self.config.thread {
+            self.engine.keep_even();
+        }
         if !self.ticking.swap(true, Ordering::Relaxed) {
             tick::start(self);
         }
         Ok(())
+    }
+
+    /// The process ends, and with it the endpoint: what was posted leaves, and the port is stopped.
+    fn end(&'static self) {
+        /// A thread that is within a verb is done with it long before; one that was interrupted there never is.
+        const PATIENCE: Duration = Duration::from_millis(500);
+        if let Some(mut guard) = self.engine.try_lock(PATIENCE)
+            && let Some(mut engine) = guard.take()
+        {
+            engine.worker.flush();
+        }
     }
 
     /// A context was closed.

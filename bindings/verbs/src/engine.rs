@@ -1,14 +1,15 @@
 //! The endpoint below a device, and what its lock guards.
 
+use crate::bias::this_thread;
 use crate::channel;
 use crate::config::DeviceConfig;
 use crate::cq::Cq;
 use crate::memory::{AppBuf, Keys};
 use crate::qp::Qp;
+use crate::stats;
 use dataplane::capture::Capture;
 use dataplane::clock::{Clock, RoundClock};
 use dataplane::cq::Completion;
-use dataplane::entropy::EntropyRange;
 use dataplane::io::dpdk::DpdkPort;
 use dataplane::io::{PortIo, PortState, PortWatch};
 use dataplane::open::{self, Environment, Role, ThreadGuard};
@@ -19,6 +20,7 @@ use roce_proto::types::PKey;
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Queue pairs of a device at the most.
 pub const MAX_QPS: usize = 4096;
@@ -58,10 +60,10 @@ pub struct Engine {
     pub stalled: Vec<NonNull<Qp>>,
     /// Sends posted so far.
     pub posts: u64,
-    /// Rounds so far: by it the device's own thread sees whether anybody else polls.
-    pub rounds: u64,
+    /// Rounds so far.
+    rounds: &'static AtomicU64,
     /// Who polled last.
-    thread: libc::pthread_t,
+    thread: usize,
     environment: Environment,
 }
 
@@ -74,7 +76,11 @@ impl Engine {
     ///
     /// # Errors
     /// A line that says what stands in the way.
-    pub fn open(config: &DeviceConfig, devices: &[DeviceConfig]) -> Result<Engine, String> {
+    pub fn open(
+        config: &DeviceConfig,
+        devices: &[DeviceConfig],
+        rounds: &'static AtomicU64,
+    ) -> Result<Engine, String> {
         let (mut role, spec) = config.side();
         let ports: Vec<_> = devices.iter().map(|device| device.side().1).collect();
         let extra = devices.first().map_or(&[][..], |device| &device.eal);
@@ -88,7 +94,7 @@ impl Engine {
             opened = open::open(&environment, &client, config.mtu, config.wait);
         }
         let port = opened.map_err(|e| e.to_string())?;
-        Engine::over(port, config, role, environment)
+        Engine::over(port, config, role, environment, rounds)
     }
 
     fn over(
@@ -96,6 +102,7 @@ impl Engine {
         config: &DeviceConfig,
         role: Role,
         environment: Environment,
+        rounds: &'static AtomicU64,
     ) -> Result<Engine, String> {
         let info = port.info().clone();
         let is_memif = info.driver.contains("memif");
@@ -106,7 +113,7 @@ impl Engine {
             vlan: config.vlan,
             pkeys: config.pkeys.clone(),
             ib_mtu: config.ib_mtu,
-            entropy: EntropyRange::DEFAULT,
+            entropy: config.entropy,
         };
         let seed = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
@@ -128,6 +135,7 @@ impl Engine {
             waits_for_peer,
             watch,
         };
+        stats::serve(config, &mut worker);
         tracing::info!(
             "device {}: port {} with MAC address {}, MTU {}, addresses {:?}",
             config.name,
@@ -144,9 +152,8 @@ impl Engine {
             armed: Vec::new(),
             stalled: Vec::new(),
             posts: 0,
-            rounds: 0,
-            // SAFETY: no precondition.
-            thread: unsafe { libc::pthread_self() },
+            rounds,
+            thread: this_thread(),
             environment,
         })
     }
@@ -171,19 +178,25 @@ impl Engine {
         self.clock.paused();
     }
 
+    #[inline]
+    fn count_round(&self) {
+        // Only who holds the lock counts.
+        self.rounds.store(self.rounds.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+
     /// One round of the worker, and what follows from it.
     #[inline]
     pub fn round(&mut self) -> Progress {
-        self.rounds += 1;
+        self.count_round();
         let progress = self.worker.poll(self.clock.round());
         self.settle();
         progress
     }
 
     /// The same, with up to `room` receives of a completion queue handed over without being queued.
-    #[inline]
-    pub fn round_handing(&mut self, cq: CqKey, room: usize, give: impl FnMut(Completion<AppBuf>)) {
-        self.rounds += 1;
+    #[inline(always)]
+    pub fn round_handing(&mut self, cq: CqKey, room: usize, give: impl FnMut(&mut Completion<AppBuf>)) {
+        self.count_round();
         self.worker.poll_handing(self.clock.round(), cq, room, give);
         self.settle();
     }
@@ -216,8 +229,7 @@ impl Engine {
     /// The calling thread is about to use the endpoint: it gets its own cache of packet buffers.
     #[inline]
     pub fn entered(&mut self) {
-        // SAFETY: no precondition.
-        let thread = unsafe { libc::pthread_self() };
+        let thread = this_thread();
         if thread != self.thread {
             self.thread = thread;
             register(&self.environment);

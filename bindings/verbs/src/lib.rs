@@ -8,11 +8,12 @@
 //! - [`config`]: which devices there are; [`device`] their list, and [`engine`] the endpoint of one, opened with the first context;
 //! - [`qp`], [`cq`], [`ah`], [`memory`]: the objects; [`channel`] events; [`query`] what there is; [`refused`] what there is not;
 //! - [`send`], [`recv`]: work requests; [`wr`] and [`cq_ex`] the extended interface;
+//! - [`stats`]: the answer to `spraywire stats`;
 //! - [`tick`]: the thread that polls while the program does not.
 //!
 //! # Threads
 //! One lock for each device guards its endpoint and everything on it. A program polls inline: whoever calls `ibv_poll_cq` and finds
-//! no completion makes a round of the endpoint. A thread with one device pays an uncontended lock for a call.
+//! no completion makes a round of the endpoint. A thread that is alone with its device pays hardly anything for the lock: [`bias`].
 //!
 //! # Why unsafe
 //! Each function is called by a program in C with pointers whose validity is the contract of the verbs; we hold to what can be
@@ -21,6 +22,7 @@
 #![allow(clippy::missing_safety_doc, reason = "the contract of each is that of the verb of its name")]
 
 mod ah;
+mod bias;
 mod channel;
 mod config;
 mod context;
@@ -38,6 +40,7 @@ mod recv;
 mod refused;
 mod say;
 mod send;
+mod stats;
 mod sys;
 mod tick;
 mod wr;

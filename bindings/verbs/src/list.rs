@@ -5,8 +5,8 @@ use crate::qp::Qp;
 use crate::sys;
 use std::ffi::c_int;
 
-/// Hands the requests of a list to `post`, one after the other, under the device's lock. The first that is refused ends it and is what
-/// `bad` then points to; those before it are posted.
+/// Hands the requests of a list to `post` under the device's lock; it says how many it has posted, from the one that it was given on. The
+/// first that is refused ends it and is what `bad` then points to; those before it are posted.
 ///
 /// # Safety
 /// `qp` is one of ours, `first` begins a list that `next` goes on with, and `bad` is null or the caller's own place.
@@ -16,7 +16,7 @@ pub unsafe fn post_list<W>(
     first: *mut W,
     bad: *mut *mut W,
     next: impl Fn(&W) -> *mut W,
-    mut post: impl FnMut(&mut Engine, &Qp, &W) -> Result<(), c_int>,
+    mut post: impl FnMut(&mut Engine, &Qp, &W) -> Result<usize, c_int>,
 ) -> c_int {
     // SAFETY: by this function's contract.
     let queue = unsafe { Qp::of(qp) };
@@ -34,10 +34,16 @@ pub unsafe fn post_list<W>(
     let mut at = first;
     // SAFETY: by this function's contract.
     while let Some(one) = unsafe { at.as_ref() } {
-        if let Err(errno) = post(&mut engine, queue, one) {
-            return fail(at, errno);
+        match post(&mut engine, queue, one) {
+            Err(errno) => return fail(at, errno),
+            Ok(1) => at = next(one),
+            Ok(count) => {
+                for _ in 0..count {
+                    // SAFETY: so many of the list were posted, so they are there.
+                    at = next(unsafe { &*at });
+                }
+            }
         }
-        at = next(one);
     }
     0
 }

@@ -11,6 +11,7 @@ use crate::sys;
 use dataplane::buffer::Buffer;
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Memory regions of one device at the most: what fits the upper 24 bits of a key.
@@ -86,7 +87,7 @@ impl Keys {
             u64::from(sge.length) <= slot.len.get() && offset <= slot.len.get() - u64::from(sge.length);
         let same = generation & 0xff == sge.lkey & 0xff && std::ptr::eq(slot.pd.get(), pd);
         (inside && same && (slot.writable.get() || !write)).then_some(Piece {
-            start: sge.addr as *mut u8,
+            start: place(sge.addr as *mut u8),
             len: sge.length,
             generation,
             slot: Some(slot),
@@ -94,25 +95,32 @@ impl Keys {
     }
 }
 
+/// An address as one that is not null: no bytes may lie anywhere.
+#[inline]
+fn place(start: *mut u8) -> NonNull<u8> {
+    NonNull::new(start).unwrap_or(NonNull::dangling())
+}
+
 /// Some bytes of the application's.
 #[derive(Clone, Copy)]
 pub struct Piece {
     /// Where they are.
-    pub start: *mut u8,
+    start: NonNull<u8>,
+    /// The region, or none for bytes that the library itself keeps.
+    slot: Option<&'static Slot>,
     /// How many.
     pub len: u32,
     generation: u32,
-    /// The region, or none for bytes that the library itself keeps.
-    slot: Option<&'static Slot>,
 }
 
 impl Piece {
     /// No bytes.
-    pub const NONE: Piece = Piece { start: std::ptr::null_mut(), len: 0, generation: 0, slot: None };
+    pub const NONE: Piece = Piece { start: NonNull::dangling(), slot: None, len: 0, generation: 0 };
 
     /// Bytes that the library keeps, or that the application must leave as they are for this call.
+    #[inline]
     pub fn of_ours(start: *mut u8, len: u32) -> Piece {
-        Piece { start, len, ..Piece::NONE }
+        Piece { start: place(start), len, ..Piece::NONE }
     }
 
     /// Whether its region is still there.
@@ -125,20 +133,29 @@ impl Piece {
     ///
     /// # Safety
     /// The memory must be readable, and `place` no shorter.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn read_to<'a>(&self, place: &'a mut [u8]) -> &'a mut [u8] {
         let (front, rest) = place.split_at_mut(self.len as usize);
         // SAFETY: readable by the caller's word; `front` is as long, and memory of an application is no packet buffer.
-        unsafe { std::ptr::copy_nonoverlapping(self.start, front.as_mut_ptr(), front.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr(), front.as_mut_ptr(), front.len()) };
         rest
     }
 }
 
-/// The memory of a posted receive: one piece, or a list of them that its queue pair keeps.
-pub struct AppBuf {
-    first: Piece,
-    more: Option<std::ptr::NonNull<[Piece]>>,
-}
+/// The memory of a posted receive: one piece, or a list of them that its queue pair keeps. It is moved with every message, so it is
+/// as small as one piece: a list is told by its slot.
+pub struct AppBuf(Piece);
+
+/// The slot of lists.
+static LIST: Slot = Slot {
+    generation: Cell::new(0),
+    pd: Cell::new(std::ptr::null()),
+    start: Cell::new(0),
+    len: Cell::new(0),
+    writable: Cell::new(false),
+};
+
+const _: () = assert!(size_of::<Option<AppBuf>>() == 24, "a receive is to be moved at little cost");
 
 // SAFETY: it is used by whoever holds the lock of its device, from whichever thread.
 unsafe impl Send for AppBuf {}
@@ -148,8 +165,9 @@ impl AppBuf {
     ///
     /// # Safety
     /// The memory must stay writable until the receive completes, its region is deregistered, or its queue pair is gone.
+    #[inline]
     pub unsafe fn one(piece: Piece) -> AppBuf {
-        AppBuf { first: piece, more: None }
+        AppBuf(piece)
     }
 
     /// A receive that is scattered over `pieces`.
@@ -157,31 +175,46 @@ impl AppBuf {
     /// # Safety
     /// As [`AppBuf::one`] for each, and for the list itself.
     pub unsafe fn many(pieces: &mut [Piece]) -> AppBuf {
-        AppBuf { first: Piece::NONE, more: Some(pieces.into()) }
+        AppBuf(Piece {
+            start: NonNull::from(&mut *pieces).cast(),
+            slot: Some(&LIST),
+            len: pieces.len() as u32,
+            generation: 0,
+        })
     }
 
     /// Whether all of its regions are still there.
     pub fn is_valid(&self) -> bool {
-        self.first.is_valid() && self.pieces().iter().all(Piece::is_valid)
+        match self.list() {
+            Some(pieces) => pieces.iter().all(Piece::is_valid),
+            None => self.0.is_valid(),
+        }
     }
 
-    fn pieces(&self) -> &[Piece] {
-        match self.more {
-            // SAFETY: the list stays as long as the receive: see `many`.
-            Some(list) => unsafe { list.as_ref() },
-            None => &[],
-        }
+    /// Its pieces, if it is a list.
+    #[inline]
+    fn list(&self) -> Option<&[Piece]> {
+        let is_list = self.0.slot.is_some_and(|slot| std::ptr::eq(slot, &raw const LIST));
+        // SAFETY: that many pieces, which stay as long as the receive: see `many`.
+        is_list
+            .then(|| unsafe { std::slice::from_raw_parts(self.0.start.as_ptr().cast(), self.0.len as usize) })
+    }
+
+    #[cold]
+    fn list_capacity(&self) -> usize {
+        if self.is_valid() { self.list().unwrap_or_default().iter().map(|p| p.len as usize).sum() } else { 0 }
     }
 
     #[cold]
     fn scatter(&mut self, offset: usize, bytes: &[u8]) {
         let (mut skip, mut bytes) = (offset, bytes);
-        for piece in self.pieces() {
+        for piece in self.list().unwrap_or_default() {
             let len = piece.len as usize;
             let room = len.saturating_sub(skip).min(bytes.len());
             if room > 0 {
+                let to = piece.start.as_ptr();
                 // SAFETY: within the piece, which is writable: see `many`. The bytes are a packet's.
-                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), piece.start.add(skip), room) };
+                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.add(skip), room) };
                 bytes = &bytes[room..];
             }
             skip = skip.saturating_sub(len);
@@ -190,27 +223,26 @@ impl AppBuf {
 }
 
 impl Buffer for AppBuf {
-    #[inline]
+    #[inline(always)]
     fn capacity(&self) -> usize {
         // What is gone has no room, so that nothing is written to it.
-        match self.more {
-            None if self.first.is_valid() => self.first.len as usize,
-            Some(_) if self.is_valid() => self.pieces().iter().map(|p| p.len as usize).sum(),
-            _ => 0,
+        match self.list() {
+            Some(_) => self.list_capacity(),
+            None if self.0.is_valid() => self.0.len as usize,
+            None => 0,
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn write(&mut self, offset: usize, bytes: &[u8]) {
-        if self.more.is_some() {
+        if self.list().is_some() {
             return self.scatter(offset, bytes);
         }
-        let room = self.first.len as usize;
+        let room = self.0.len as usize;
         if bytes.len() <= room && offset <= room - bytes.len() {
+            let to = self.0.start.as_ptr();
             // SAFETY: within the piece, which is writable: see `one`. The bytes are a packet's, not the application's.
-            unsafe {
-                std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.first.start.add(offset), bytes.len());
-            }
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.add(offset), bytes.len()) };
         }
     }
 

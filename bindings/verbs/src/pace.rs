@@ -1,53 +1,86 @@
-//! Polls that find nothing while messages stream in.
+//! How long a receiver leaves its port alone while messages stream in.
 //!
 //! A program that polls faster than its peer sends looks into the port all the time, and disturbs the peer, which works on the same
-//! cache lines. Where polls have brought many completions, those that bring hardly any therefore take a moment longer. A program
+//! cache lines. Where messages come in bursts, looks that bring little therefore come a moment later, as `spraywire bw` has it. A program
 //! that gets its messages one at a time, as in a ping-pong, or that sends itself, never waits; one whose sends find no room does, with
-//! each poll.
+//! each poll. Nobody waits with completions in his hands: what a poll brought is returned at once, and the next poll begins later.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Completions of one poll that show a stream.
-const MANY: usize = 8;
-/// Turns of the first wait, of about half a microsecond where a turn takes 30 ns.
-const FIRST: u32 = 16;
-/// Turns of the last: if no more comes meanwhile, the stream has ended.
-const LAST: u32 = 128;
+/// Completions between two looks that show a stream: an eighth of a burst of the port's.
+const MANY: u32 = 8;
+/// Those after which the next look is not too soon: half of one.
+const ENOUGH: u32 = 32;
+/// Turns of the shortest wait, of about half a microsecond where a turn takes 30 ns.
+const SHORTEST: u32 = 16;
+/// Turns of the longest: if nothing comes meanwhile, the stream has ended.
+const LONGEST: u32 = 128;
 
 /// The pace of a completion queue. Several threads may poll one, and none of them needs to see what the others just did.
 #[derive(Default)]
 pub struct Pace {
+    /// Of the last wait; 0 while there is no stream.
     turns: AtomicU32,
+    /// Completions since the last look into the port.
+    count: AtomicU32,
+    /// What the next poll waits.
+    owed: AtomicU32,
     posts: AtomicU64,
 }
 
 impl Pace {
-    /// A poll brought so many completions; the device has been given so many sends so far, and holds some that its port has no
-    /// room for.
+    /// A poll begins.
     #[inline]
-    pub fn after(&self, completions: usize, posts: u64, stalled: bool) {
-        let turns = if stalled { FIRST } else { self.turns_after(completions, posts) };
-        for _ in 0..turns {
-            std::hint::spin_loop();
+    pub fn before(&self) {
+        let owed = self.owed.load(Relaxed);
+        if owed > 0 {
+            self.owed.store(0, Relaxed);
+            wait(owed);
+        }
+    }
+
+    /// A poll for up to `max` brought so many completions; the device has been given so many sends so far, and holds some that its
+    /// port has no room for.
+    #[inline]
+    pub fn after(&self, completions: usize, max: usize, posts: u64, stalled: bool) {
+        let count = self.count.load(Relaxed).saturating_add(completions as u32);
+        // What fills the program's places probably leaves some over, which cost no look.
+        if completions == max && !stalled {
+            self.count.store(count, Relaxed);
+            return;
+        }
+        self.count.store(0, Relaxed);
+        let turns = if stalled { SHORTEST } else { self.turns_after(count, posts) };
+        match completions {
+            0 => wait(turns),
+            _ => self.owed.store(turns, Relaxed),
         }
     }
 
     #[inline]
-    fn turns_after(&self, completions: usize, posts: u64) -> u32 {
-        if completions >= MANY {
-            self.turns.store(FIRST, Relaxed);
-            return 0;
-        }
+    fn turns_after(&self, count: u32, posts: u64) -> u32 {
         let turns = self.turns.load(Relaxed);
-        if turns == 0 || completions > 1 {
+        if turns == 0 && count < MANY {
             return 0;
         }
         if self.posts.load(Relaxed) != posts {
             self.posts.store(posts, Relaxed);
             return 0;
         }
-        self.turns.store(if turns >= LAST { 0 } else { turns * 2 }, Relaxed);
-        turns
+        let (next, wait) = match count {
+            0 if turns >= LONGEST => (0, 0),
+            ENOUGH.. => ((turns / 2).max(SHORTEST), 0),
+            MANY.. => ((turns / 2).max(SHORTEST), SHORTEST),
+            _ => ((turns * 2).min(LONGEST), (turns * 2).min(LONGEST)),
+        };
+        self.turns.store(next, Relaxed);
+        wait
+    }
+}
+
+fn wait(turns: u32) {
+    for _ in 0..turns {
+        std::hint::spin_loop();
     }
 }
 
@@ -58,17 +91,36 @@ mod tests {
     #[test]
     fn only_a_stream_is_waited_for_and_its_end_is_noticed() {
         let pace = Pace::default();
-        let turns = |counts: &[usize]| counts.iter().map(|&n| pace.turns_after(n, 0)).collect::<Vec<_>>();
+        let turns = |counts: &[u32]| counts.iter().map(|&n| pace.turns_after(n, 0)).collect::<Vec<_>>();
         assert_eq!(turns(&[0, 1, 0, 1, 7, 0]), [0; 6], "a ping-pong");
-        assert_eq!(turns(&[8, 0, 16, 0, 0, 5, 1]), [0, 16, 0, 16, 32, 0, 64]);
-        assert_eq!(turns(&[0, 0, 0, 1, 0]), [128, 0, 0, 0, 0], "it has ended");
+        assert_eq!(turns(&[8, 0, 16, 0, 1, 5, 32, 31]), [16, 32, 16, 32, 64, 128, 0, 16]);
+        assert_eq!(turns(&[0, 0, 0, 0, 1, 0]), [64, 128, 0, 0, 0, 0], "it has ended");
     }
 
     #[test]
     fn who_sends_does_not_wait() {
         let pace = Pace::default();
-        pace.turns_after(8, 1);
+        pace.turns_after(8, 0);
         assert_eq!([2, 3, 4].map(|posts| pace.turns_after(0, posts)), [0; 3]);
-        assert_eq!(pace.turns_after(0, 4), 16);
+        assert_eq!(pace.turns_after(0, 4), 32);
+    }
+
+    #[test]
+    fn completions_are_counted_from_look_to_look_and_returned_at_once() {
+        let pace = Pace::default();
+        let owed = || pace.owed.load(Relaxed);
+        // Three polls of one burst of forty, then one of ten.
+        for (completions, count, want) in [(16, 16, 0), (16, 32, 0), (8, 0, 0), (10, 0, SHORTEST)] {
+            pace.after(completions, 16, 0, false);
+            assert_eq!((pace.count.load(Relaxed), owed()), (count, want), "{completions}");
+        }
+        pace.before();
+        assert_eq!(owed(), 0);
+        // A poll for one fills its place, and looks only when it finds nothing.
+        (0..9).for_each(|_| pace.after(1, 1, 0, false));
+        assert_eq!((pace.count.load(Relaxed), owed()), (9, 0));
+        // Whose sends find no room waits, whatever came.
+        pace.after(16, 16, 0, true);
+        assert_eq!((pace.count.load(Relaxed), owed()), (0, SHORTEST));
     }
 }

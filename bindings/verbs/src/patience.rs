@@ -25,14 +25,28 @@ pub fn lock<T, R: RelaxStrategy>(mutex: &SpinMutex<T, R>) -> SpinMutexGuard<'_, 
 
 #[cold]
 fn wait<T, R: RelaxStrategy>(mutex: &SpinMutex<T, R>) -> SpinMutexGuard<'_, T, R> {
-    loop {
-        for _ in 0..LOOKS {
-            if let Some(guard) = mutex.try_lock() {
-                return guard;
-            }
-            R::relax();
+    let mut taken = None;
+    wait_until(|| {
+        taken = mutex.try_lock();
+        taken.is_some()
+    });
+    match taken {
+        Some(guard) => guard,
+        None => unreachable!("it was waited for"),
+    }
+}
+
+/// Waits for somebody else in the same way.
+#[inline]
+pub fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let mut looks = 0u32;
+    while !is_so() {
+        looks += 1;
+        if looks.is_multiple_of(LOOKS) {
+            std::thread::sleep(SLEEP);
+        } else {
+            std::thread::yield_now();
         }
-        std::thread::sleep(SLEEP);
     }
 }
 

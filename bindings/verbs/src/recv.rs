@@ -75,15 +75,17 @@ fn buffer(engine: &mut Engine, qp: &Qp, sges: &[sys::ibv_sge]) -> Result<AppBuf,
     }
 }
 
-fn post(engine: &mut Engine, qp: &Qp, wr: &sys::ibv_recv_wr) -> Result<(), c_int> {
+#[inline(always)]
+fn post(engine: &mut Engine, qp: &Qp, wr: &sys::ibv_recv_wr) -> Result<usize, c_int> {
     let count = usize::try_from(wr.num_sge).unwrap_or(0);
     // SAFETY: the list has as many elements as the request says.
     let sges = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(wr.sg_list, count) } };
     let buf = buffer(engine, qp, sges)?;
-    engine.worker.post_recv(qp.key(), RecvWr { wr_id: wr.wr_id, buf }).map_err(|(e, _)| match e {
-        PostError::QueueFull { .. } => libc::ENOMEM,
-        e => refuse(libc::EINVAL, format_args!("a receive was refused: {e}")),
-    })
+    match engine.worker.post_recv(qp.key(), RecvWr { wr_id: wr.wr_id, buf }) {
+        Ok(()) => Ok(1),
+        Err((PostError::QueueFull { .. }, _)) => Err(libc::ENOMEM),
+        Err((e, _)) => Err(refuse(libc::EINVAL, format_args!("a receive was refused: {e}"))),
+    }
 }
 
 /// `ibv_post_recv`.

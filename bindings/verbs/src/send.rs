@@ -120,9 +120,15 @@ impl Waiting {
     }
 }
 
-/// Posts one; the number of an error, and nothing posted.
+/// Posts one, and if there is `more`, those that it gives, as long as they differ in nothing but their bytes; how many. The number of an
+/// error, and nothing posted.
 #[inline]
-pub fn post(engine: &mut Engine, qp: &Qp, request: &Request<'_>) -> Result<(), c_int> {
+pub fn post<'a>(
+    engine: &mut Engine,
+    qp: &Qp,
+    request: &Request<'_>,
+    more: Option<impl FnMut() -> Option<Request<'a>>>,
+) -> Result<usize, c_int> {
     let Some(dst_qpn) = Qpn::new(request.qpn).filter(|_| !request.ah.is_null()) else {
         return Err(refuse(libc::EINVAL, "a send without an address handle or to no queue pair number"));
     };
@@ -150,10 +156,43 @@ pub fn post(engine: &mut Engine, qp: &Qp, request: &Request<'_>) -> Result<(), c
             unsafe { piece.read_to(place) };
         });
         if posted.is_ok() {
-            return Ok(());
+            let Some(more) = more.filter(|_| !wr.signaled) else { return Ok(1) };
+            return Ok(1 + post_alike(engine, qp, request, &wr, piece.len, more));
         }
     }
-    post_otherwise(engine, qp, request, wr, inline)
+    post_otherwise(engine, qp, request, wr, inline).map(|()| 1)
+}
+
+/// Posts more like the one that was posted last, of `len` bytes.
+fn post_alike<'a>(
+    engine: &mut Engine,
+    qp: &Qp,
+    like: &Request<'_>,
+    wr: &SendWr,
+    len: u32,
+    mut more: impl FnMut() -> Option<Request<'a>>,
+) -> usize {
+    let Engine { worker, keys, .. } = engine;
+    let count = worker.post_send_more(qp.key(), wr, usize::MAX, |place| {
+        let Some(next) = more() else { return false };
+        let same = std::ptr::eq(next.ah, like.ah)
+            && (next.qpn, next.qkey, next.flags, next.imm) == (like.qpn, like.qkey, like.flags, like.imm);
+        let [sge] = next.sges else { return false };
+        if !same || sge.length != len {
+            return false;
+        }
+        let piece = match next.flags & sys::IBV_SEND_INLINE {
+            0 => keys.piece(qp.pd(), sge, false),
+            _ => Some(Piece::of_ours(sge.addr as *mut u8, sge.length)),
+        };
+        // What is wrong with it is said when it is looked at by itself.
+        let Some(piece) = piece else { return false };
+        // SAFETY: as of the first; the place is as long as that was.
+        unsafe { piece.read_to(place) };
+        true
+    });
+    engine.posts = engine.posts.wrapping_add(count as u64);
+    count
 }
 
 /// Posts one that has several pieces, or is not taken at once.
@@ -287,7 +326,22 @@ pub unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: a queue pair of ours and a list of work requests, by the contract of the verbs.
     unsafe {
-        post_list(qp, wr, bad_wr, |one| one.next, |engine, queue, one| post(engine, queue, &request(one)?))
+        post_list(
+            qp,
+            wr,
+            bad_wr,
+            |one| one.next,
+            |engine, queue, one| {
+                let mut at = one.next;
+                let more = || {
+                    let next = at.as_ref()?;
+                    at = next.next;
+                    // A wrong one is refused when its turn comes.
+                    (next.opcode == sys::IBV_WR_SEND).then(|| request(next).ok()).flatten()
+                };
+                post(engine, queue, &request(one)?, (!one.next.is_null()).then_some(more))
+            },
+        )
     }
 }
 

@@ -66,29 +66,34 @@ fn run(device: &'static Device) {
     let mut quiet = 0;
     let mut looks = 0u32;
     let mut state = None;
+    let mut watch = None;
     loop {
         looks = looks.wrapping_add(1);
         let mut waited_for = always;
         let mut busy = false;
-        if let Some(mut engine) = device.try_lock() {
-            let alone = engine.rounds == seen;
+        // Where the program polls, its lock is left to it.
+        let alone = device.rounds() == seen;
+        if (alone || always || watch.is_none())
+            && let Some(mut engine) = device.try_lock(Duration::ZERO)
+        {
             waited_for |= !engine.armed.is_empty() && alone;
             let held_back = !looks.is_multiple_of(SELDOM) && engine.worker.has_completions();
             if (alone && !held_back) || always {
                 engine.paused();
                 busy = engine.round().any();
             }
-            seen = engine.rounds;
-            let now = (!engine.facts.waits_for_peer).then(|| engine.facts.watch.state());
-            drop(engine);
-            if let (Some(before), Some(now)) = (state, now)
-                && before != now
-            {
-                // SAFETY: contexts that are open, which they stay meanwhile.
-                device.each_context(|c| unsafe { channel::port_changed(c, now == PortState::Up) });
-            }
-            state = now;
+            watch = Some((engine.facts.watch.clone(), engine.facts.waits_for_peer));
         }
+        seen = device.rounds();
+        let now =
+            watch.as_ref().filter(|(_, waits_for_peer)| !waits_for_peer).map(|(watch, _)| watch.state());
+        if let (Some(before), Some(now)) = (state, now)
+            && before != now
+        {
+            // SAFETY: contexts that are open, which they stay meanwhile.
+            device.each_context(|c| unsafe { channel::port_changed(c, now == PortState::Up) });
+        }
+        state = now;
         let mut any = false;
         device.each_context(|_| any = true);
         if !any {

@@ -12,6 +12,9 @@ use std::ops::Range;
 /// Work requests that are being put together.
 #[derive(Default)]
 pub struct Builder {
+    /// The last that was begun, if any was: mostly the only one.
+    last: Option<Built>,
+    /// Those before it.
     built: Vec<Built>,
     sges: Vec<sys::ibv_sge>,
     inline: Vec<u8>,
@@ -26,18 +29,57 @@ struct Built {
     ah: *const sys::ibv_ah,
     qpn: u32,
     qkey: u32,
-    sges: Range<usize>,
-    /// Inline data, instead.
-    inline: Option<Range<usize>>,
+    data: Data,
+}
+
+/// What a request is to send.
+enum Data {
+    /// One piece.
+    One(sys::ibv_sge),
+    /// A list of them.
+    List(Range<usize>),
+    /// Bytes that were copied.
+    Inline(Range<usize>),
 }
 
 impl Builder {
     fn clear(&mut self) {
         // What was allocated stays for the next time.
+        self.last = None;
         self.built.clear();
         self.sges.clear();
         self.inline.clear();
         self.error = 0;
+    }
+
+    /// Request number `at`, if it is of one piece.
+    fn plain(&self, at: usize) -> Option<Request<'_>> {
+        let one = match self.built.get(at) {
+            Some(one) => one,
+            None => self.last.as_ref().filter(|_| at == self.built.len())?,
+        };
+        let Data::One(sge) = &one.data else { return None };
+        let Built { wr_id, flags, imm, ah, qpn, qkey, .. } = *one;
+        Some(Request { wr_id, flags, imm, ah, qpn, qkey, sges: std::slice::from_ref(sge) })
+    }
+
+    /// Request number `at`, as it is posted. `inline` is a place for what it may refer to.
+    fn request<'a>(&'a self, at: usize, inline: &'a mut sys::ibv_sge) -> Option<Request<'a>> {
+        let one = match self.built.get(at) {
+            Some(one) => one,
+            None => self.last.as_ref().filter(|_| at == self.built.len())?,
+        };
+        let (sges, flag) = match &one.data {
+            Data::One(sge) => (std::slice::from_ref(sge), 0),
+            Data::List(range) => (self.sges.get(range.clone()).unwrap_or_default(), 0),
+            Data::Inline(range) => {
+                let bytes = self.inline.get(range.clone()).unwrap_or_default();
+                *inline = sys::ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
+                (std::slice::from_ref(&*inline), sys::IBV_SEND_INLINE)
+            }
+        };
+        let Built { wr_id, imm, ah, qpn, qkey, .. } = *one;
+        Some(Request { wr_id, flags: one.flags | flag, imm, ah, qpn, qkey, sges })
     }
 }
 
@@ -79,8 +121,7 @@ unsafe extern "C" fn wr_start(qp: *mut sys::ibv_qp_ex) {
 unsafe fn begin(qp: *mut sys::ibv_qp_ex, imm: Option<u32>) {
     // SAFETY: by the caller's word; the fields that programs set before.
     let (builder, wr_id, flags) = unsafe { (builder(qp), (*qp).wr_id, (*qp).wr_flags) };
-    let at = builder.sges.len();
-    builder.built.push(Built {
+    let built = Built {
         wr_id,
         // Where the data is inline, setting it says so.
         flags: flags & !sys::IBV_SEND_INLINE,
@@ -88,9 +129,11 @@ unsafe fn begin(qp: *mut sys::ibv_qp_ex, imm: Option<u32>) {
         ah: std::ptr::null(),
         qpn: 0,
         qkey: 0,
-        sges: at..at,
-        inline: None,
-    });
+        data: Data::List(0..0),
+    };
+    if let Some(before) = builder.last.replace(built) {
+        builder.built.push(before);
+    }
 }
 
 unsafe extern "C" fn wr_send(qp: *mut sys::ibv_qp_ex) {
@@ -105,15 +148,16 @@ unsafe extern "C" fn wr_send_imm(qp: *mut sys::ibv_qp_ex, imm: u32) {
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut sys::ibv_qp_ex, ah: *mut sys::ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: by the contract of the verbs.
-    if let Some(last) = unsafe { builder(qp) }.built.last_mut() {
+    if let Some(last) = unsafe { builder(qp) }.last.as_mut() {
         (last.ah, last.qpn, last.qkey) = (ah, qpn, qkey);
     }
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut sys::ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    let sge = sys::ibv_sge { addr, length, lkey };
-    // SAFETY: by the contract of the verbs; a list of one.
-    unsafe { wr_set_sge_list(qp, 1, &raw const sge) };
+    // SAFETY: by the contract of the verbs.
+    if let Some(last) = unsafe { builder(qp) }.last.as_mut() {
+        last.data = Data::One(sys::ibv_sge { addr, length, lkey });
+    }
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut sys::ibv_qp_ex, count: usize, list: *const sys::ibv_sge) {
@@ -128,8 +172,8 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut sys::ibv_qp_ex, count: usize, list
         // SAFETY: a list of that many, by the contract of the verbs.
         builder.sges.extend_from_slice(unsafe { std::slice::from_raw_parts(list, count) });
     }
-    if let Some(last) = builder.built.last_mut() {
-        (last.sges, last.inline) = (at..at + count, None);
+    if let Some(last) = builder.last.as_mut() {
+        last.data = Data::List(at..at + count);
     }
 }
 
@@ -160,8 +204,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
         builder.inline.extend_from_slice(bytes);
     }
     let end = builder.inline.len();
-    if let Some(last) = builder.built.last_mut() {
-        last.inline = Some(at..end);
+    if let Some(last) = builder.last.as_mut() {
+        last.data = Data::Inline(at..end);
     }
 }
 
@@ -178,20 +222,22 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
         match queue.device().lock() {
             Err(errno) => error = errno,
             Ok(mut engine) => {
-                for one in &builder.built {
-                    let inline = one.inline.as_ref().map(|range| {
-                        let bytes = builder.inline.get(range.clone()).unwrap_or_default();
-                        sys::ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 }
-                    });
-                    let (sges, flag) = match &inline {
-                        Some(sge) => (std::slice::from_ref(sge), sys::IBV_SEND_INLINE),
-                        None => (builder.sges.get(one.sges.clone()).unwrap_or_default(), 0),
+                let mut at = 0;
+                let mut place = sys::ibv_sge::default();
+                while let Some(request) = builder.request(at, &mut place) {
+                    let mut next = at;
+                    // Inline data lies in the builder: its requests go one by one.
+                    let more = || {
+                        next += 1;
+                        builder.plain(next)
                     };
-                    let Built { wr_id, imm, ah, qpn, qkey, .. } = *one;
-                    let request = Request { wr_id, flags: one.flags | flag, imm, ah, qpn, qkey, sges };
-                    if let Err(errno) = post(&mut engine, queue, &request) {
-                        error = errno;
-                        break;
+                    let more = (at < builder.built.len()).then_some(more);
+                    match post(&mut engine, queue, &request, more) {
+                        Ok(count) => at += count,
+                        Err(errno) => {
+                            error = errno;
+                            break;
+                        }
                     }
                 }
             }

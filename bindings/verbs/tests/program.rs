@@ -13,19 +13,22 @@ fn library() -> PathBuf {
     library
 }
 
+/// Compiles a program of these sources.
+fn compile(sources: &[&str], name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program");
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("verbs-{name}-{}", std::process::id()));
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
+    cc.args(sources.iter().map(|name| folder.join(name)));
+    let output = cc.arg("-o").arg(&to).args(["-libverbs", "-lpthread"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    to
+}
+
 /// The program, compiled once.
 fn program() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/program");
-        let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("verbs-program-{}", std::process::id()));
-        let mut cc = Command::new("cc");
-        cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
-        cc.args(["ends.c", "messages.c", "life.c"].map(|name| folder.join(name)));
-        let output = cc.arg("-o").arg(&to).args(["-libverbs", "-lpthread"]).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        to
-    })
+    BUILT.get_or_init(|| compile(&["ends.c", "messages.c", "life.c", "lists.c"], "program"))
 }
 
 fn run(case: &str) -> Output {
@@ -77,6 +80,9 @@ cases! {
     cycles: ten_thousand_opens_leave_nothing_behind,
     extended: the_extended_interfaces_send_and_poll,
     events: sleepers_at_a_channel_are_woken,
+    lists: lists_of_requests_that_differ_arrive_in_order,
+    odd: what_is_out_of_bounds_or_in_use_is_refused,
+    ending: threads_that_poll_do_not_hear_of_the_end,
 }
 
 #[test]
@@ -98,4 +104,51 @@ fn what_cannot_be_is_refused_with_a_line_that_says_why() {
     ] {
         assert!(said.contains(line), "no {line:?} in:\n{said}");
     }
+}
+
+/// Opens the first device twice, and a second one in between unless there is a `word`; what it said on either output.
+fn again(config: &str, word: &[&str]) -> (String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("devices.toml");
+    std::fs::write(&file, config).unwrap();
+    let program = compile(&["again.c"], "again");
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", "60"]).arg(&program).args(word);
+    let output = command.env("LD_PRELOAD", library()).env("SPRAYWIRE_CONFIG", &file).output().unwrap();
+    std::fs::remove_file(&program).unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{out}{err}", output.status);
+    (out.into_owned(), err.into_owned())
+}
+
+#[test]
+fn a_device_that_could_not_be_opened_can_be_once_nothing_stands_in_the_way() {
+    let socket = format!("spw-verbs-{}-again", std::process::id());
+    let port = |n, role: &str| {
+        format!("port = \"net_memif{n},role={role},id=0,socket={socket}\"\nip = \"192.0.2.{n}\"\n")
+    };
+    let config = format!("wait = 0\n[[device]]\n{}[[device]]\n{}", port(1, "client"), port(2, "server"));
+    let (out, err) = again(&config, &[]);
+    assert_eq!(out, "first failed 1\nsecond opened\nagain opened 0\n", "{err}");
+    assert_eq!(err.lines().count(), 1, "{err}");
+    assert!(
+        err.starts_with("spraywire verbs: spw0 cannot be opened: ") && err.contains("start the other side"),
+        "{err}"
+    );
+}
+
+#[test]
+fn what_stands_in_the_way_of_a_device_is_said_each_time() {
+    // A driver that there is not, which DPDK survives; and arguments that it does not, so that nothing but a new process helps.
+    let nothing = "ip = \"192.0.2.1\"\nport = \"net_nosuch0\"\n";
+    let (out, err) = again(nothing, &["only"]);
+    assert_eq!(out, "first failed 1\nagain failed -1\n", "{err}");
+    let lines: Vec<&str> = err.lines().collect();
+    assert!(lines.len() == 2 && lines.iter().all(|line| line.contains("Check the spelling")), "{err}");
+    let (out, err) = again("eal = \"--no-such-argument\"\n", &["only"]);
+    // Behind what DPDK has to say of its arguments.
+    assert!(out.ends_with("first failed 1\nagain failed -1\n"), "{out}{err}");
+    let lines: Vec<&str> = err.lines().filter(|line| line.contains("cannot be opened")).collect();
+    assert!(lines.len() == 2 && lines[0].contains("--no-such-argument"), "{err}");
+    assert!(lines[1].contains("run the program again") && lines[1].contains("--no-such-argument"), "{err}");
 }

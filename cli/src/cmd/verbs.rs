@@ -1,6 +1,6 @@
 //! `spraywire verbs`: runs a program written for RDMA hardware over an endpoint, by a library preloaded into it.
 
-use crate::args::{GatewayArg, IpArg, NeighbourArg, PortSpec, VlanArg};
+use crate::args::{EntropyArg, GatewayArg, IpArg, NeighbourArg, PortSpec, VlanArg};
 use crate::cmd::measure::ib_mtu;
 use crate::error::{Error, Exit};
 use crate::units;
@@ -76,6 +76,9 @@ pub struct VerbsArgs {
     /// A P_Key of the port; may be given several times
     #[arg(long, value_name = "KEY", value_parser = units::pkey)]
     pub pkey: Vec<PKey>,
+    /// UDP source ports to send from: each queue pair has one of them
+    #[arg(long, value_name = "LO-HI")]
+    pub entropy_range: Option<EntropyArg>,
     /// A neighbour that is not asked for; may be given several times
     #[arg(long, value_name = "IP=MAC")]
     pub neighbour: Vec<NeighbourArg>,
@@ -128,6 +131,7 @@ impl VerbsArgs {
         one("SPRAYWIRE_MTU", some(self.mtu.as_ref()));
         one("SPRAYWIRE_IB_MTU", self.ib_mtu.map(|mtu| mtu.bytes().to_string()));
         one("SPRAYWIRE_PKEY", list(&self.pkey, |key| format!("{:#06x}", key.0)));
+        one("SPRAYWIRE_ENTROPY_RANGE", some(self.entropy_range.as_ref()));
         one("SPRAYWIRE_NEIGHBOUR", list(&self.neighbour, plain));
         one("SPRAYWIRE_EAL", self.eal.clone());
         one("SPRAYWIRE_PCAP", self.pcap.as_ref().map(|path| path.display().to_string()));
@@ -227,7 +231,7 @@ mod tests {
         let args = args(
             "--port net_af_packet0,iface=v0 --ip 10.0.0.1/24 --ip fd77::1 --gateway 10.2.0.0/16=10.0.0.9 --vlan 7:3 \
              --mtu 4200 --ib-mtu 2048 --pkey 0x8001 --neighbour 10.0.0.2=02:00:00:00:00:02 --role client --wait 3 \
-             --poll thread --name x0 -- ib_send_bw -c UD --port 5",
+             --entropy-range 50000-50015 --poll thread --name x0 -- ib_send_bw -c UD --port 5",
         );
         assert_eq!(args.command, ["ib_send_bw", "-c", "UD", "--port", "5"]);
         let variables = args.variables();
@@ -243,6 +247,7 @@ mod tests {
             ("MTU", "4200"),
             ("IB_MTU", "2048"),
             ("PKEY", "0x8001"),
+            ("ENTROPY_RANGE", "50000-50015"),
             ("NEIGHBOUR", "10.0.0.2=02:00:00:00:00:02"),
             ("ROLE", "client"),
             ("WAIT", "3"),

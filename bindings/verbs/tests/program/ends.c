@@ -185,7 +185,8 @@ int main(int argc, char **argv)
 		void (*run)(struct end *, struct end *);
 	} cases[] = { { "grh", grh }, { "stale", stale }, { "short", short_buffer }, { "keys", keys }, { "full", full },
 		{ "overrun", overrun }, { "outstanding", outstanding }, { "forked", forked }, { "threads", threads },
-		{ "cycles", cycles }, { "extended", extended }, { "events", events }, { "refused", refused } };
+		{ "cycles", cycles }, { "extended", extended }, { "events", events }, { "refused", refused }, { "ending", ending }, { "lists", lists },
+		{ "odd", odd } };
 	struct end a, b;
 	open_both();
 	make(&a, 0, 16, 16);

@@ -360,3 +360,23 @@ void refused(struct end *a, struct end *b)
 	CHECK(ibv_query_gid(a->context, 2, 0, &group) == -1);
 	ibv_destroy_ah(ah);
 }
+
+static void *poll_for_ever(void *cq)
+{
+	struct ibv_wc wc;
+	for (;;)
+		if (ibv_poll_cq(cq, 1, &wc) < 0)
+			FAIL("a poll failed while the process ended");
+	return NULL;
+}
+
+/* The process ends while two threads of it poll: they are not told of an error. */
+void ending(struct end *a, struct end *b)
+{
+	pthread_t thread[2];
+	EQUAL(pthread_create(&thread[0], NULL, poll_for_ever, a->cq), 0);
+	EQUAL(pthread_create(&thread[1], NULL, poll_for_ever, b->cq), 0);
+	usleep(20000);
+	printf("ending: right\n");
+	exit(0);
+}

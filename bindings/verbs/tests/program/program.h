@@ -87,5 +87,8 @@ void cycles(struct end *a, struct end *b);
 void extended(struct end *a, struct end *b);
 void events(struct end *a, struct end *b);
 void refused(struct end *a, struct end *b);
+void ending(struct end *a, struct end *b);
+void lists(struct end *a, struct end *b);
+void odd(struct end *a, struct end *b);
 
 #endif

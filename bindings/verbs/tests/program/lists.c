@@ -1,0 +1,158 @@
+/* Lists of work requests whose parts differ, and arguments that cannot be. */
+#include "program.h"
+
+/* Ten sends in a list, alike but for one thing each. */
+static void fill(struct end *a, struct end *b, struct end *c, struct ibv_ah *four, struct ibv_ah *six,
+		 struct ibv_send_wr *wr, struct ibv_sge *sge)
+{
+	static uint8_t own[64];
+	memset(own, 7, sizeof own);
+	for (int i = 0; i < 10; i++) {
+		memset(a->memory + 100 * i, i, 100);
+		sge[i] = (struct ibv_sge){ (uintptr_t)a->memory + 100 * i, 20, a->mr->lkey };
+		wr[i] = (struct ibv_send_wr){ .wr_id = i, .sg_list = &sge[i], .num_sge = 1, .opcode = IBV_WR_SEND,
+			.next = i < 9 ? &wr[i + 1] : NULL };
+		wr[i].wr.ud.ah = four;
+		wr[i].wr.ud.remote_qpn = b->qp->qp_num;
+		wr[i].wr.ud.remote_qkey = QKEY;
+	}
+	wr[2].wr.ud.remote_qpn = c->qp->qp_num;
+	wr[4].wr.ud.remote_qkey = QKEY + 1;
+	sge[5].length = 21;
+	wr[6].wr.ud.ah = six;
+	wr[7].send_flags = IBV_SEND_INLINE;
+	sge[7] = (struct ibv_sge){ (uintptr_t)own, 20, 0 };
+	wr[8].opcode = IBV_WR_SEND_WITH_IMM;
+	wr[8].imm_data = htobe32(88);
+	wr[9].send_flags = IBV_SEND_SIGNALED;
+}
+
+static void took(struct end *e, int slot_number, int number, uint32_t len)
+{
+	got(e, slot_number, len);
+	uint8_t want[100];
+	memset(want, number, sizeof want);
+	if (memcmp(slot(e, slot_number) + GRH, want, len))
+		FAIL("message %d has another's bytes", number);
+}
+
+void lists(struct end *a, struct end *b)
+{
+	struct ibv_qp *first = a->qp;
+	a->qp = new_qp(a, 16, 64, 0);
+	to_init(a->qp, QKEY, 0);
+	to_rts(a->qp);
+	struct end c;
+	make(&c, 1, 16, 16);
+	struct ibv_ah *four = handle(a, b, 0, 0), *six = handle(a, b, 1, 0);
+	struct ibv_send_wr wr[10], *bad = NULL;
+	struct ibv_sge sge[10];
+	for (int turn = 0; turn < 2; turn++) {
+		for (int i = 0; i < 8; i++)
+			EQUAL(post_recv(b, i, 200), 0);
+		EQUAL(post_recv(&c, 0, 200), 0);
+		fill(a, b, &c, four, six, wr, sge);
+		if (turn == 0)
+			EQUAL(ibv_post_send(a->qp, wr, &bad), 0);
+		else
+			for (int i = 0; i < 10; i++) {
+				/* One by one they come to the same. */
+				wr[i].next = NULL;
+				EQUAL(ibv_post_send(a->qp, &wr[i], &bad), 0);
+			}
+		sent(a, 9);
+		static const int order[8] = { 0, 1, 3, 5, 6, 7, 8, 9 };
+		for (int i = 0; i < 8; i++)
+			took(b, i, order[i], order[i] == 5 ? 21 : 20);
+		took(&c, 0, 2, 20);
+		EQUAL(slot(b, 4)[0] >> 4, 6);
+		EQUAL(slot(b, 3)[20], 0x45);
+	}
+	quiet(b);
+	/* One whose key is wrong ends a list; those before it are sent, those behind are not. */
+	fill(a, b, &c, four, six, wr, sge);
+	EQUAL(post_recv(b, 0, 200), 0);
+	EQUAL(post_recv(b, 1, 200), 0);
+	EQUAL(post_recv(b, 2, 200), 0);
+	wr[1].next = &wr[3];
+	sge[3].lkey++;
+	EQUAL(ibv_post_send(a->qp, wr, &bad), EINVAL);
+	CHECK(bad == &wr[3]);
+	took(b, 0, 0, 20);
+	took(b, 1, 1, 20);
+	quiet(b);
+	struct ibv_wc wc;
+	EQUAL(ibv_poll_cq(a->cq, 1, &wc), 0);
+	/* Receives in a list, of which the queue holds some: two were posted before. */
+	struct ibv_recv_wr recv[16], *bad_recv = NULL;
+	for (int i = 0; i < 16; i++)
+		recv[i] = (struct ibv_recv_wr){ .wr_id = i, .next = i < 15 ? &recv[i + 1] : NULL };
+	EQUAL(ibv_post_recv(b->qp, recv, &bad_recv), ENOMEM);
+	CHECK(bad_recv == &recv[15]);
+	EQUAL(ibv_destroy_ah(four), 0);
+	EQUAL(ibv_destroy_ah(six), 0);
+	unmake(&c);
+	EQUAL(ibv_destroy_qp(a->qp), 0);
+	a->qp = first;
+}
+
+/* What is out of its bounds, in use, or not what the program takes it to be. */
+void odd(struct end *a, struct end *b)
+{
+	EQUAL(ibv_resize_cq(b->cq, 64), 0);
+	EQUAL(ibv_resize_cq(b->cq, 65), EOPNOTSUPP);
+	EQUAL(ibv_resize_cq(b->cq, 0), EOPNOTSUPP);
+	CHECK(!ibv_create_cq(a->context, 1, NULL, NULL, 1) && errno == EINVAL);
+	EQUAL(ibv_destroy_cq(a->cq), EBUSY);
+	EQUAL(ibv_destroy_comp_channel(a->channel), EBUSY);
+	EQUAL(ibv_dealloc_pd(a->pd), EBUSY);
+	struct ibv_qp *qp = new_qp(a, 4, 0, 1);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .cur_qp_state = IBV_QPS_RTS, .port_num = 2, .qkey = QKEY };
+	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+	EQUAL(ibv_modify_qp(qp, &attr, mask), EINVAL);
+	attr.port_num = 1;
+	EQUAL(ibv_modify_qp(qp, &attr, mask | IBV_QP_CUR_STATE), EINVAL);
+	EQUAL(ibv_modify_qp(qp, &attr, mask | IBV_QP_SQ_PSN), EINVAL);
+	attr.pkey_index = 2;
+	EQUAL(ibv_modify_qp(qp, &attr, mask), EINVAL);
+	EQUAL(state(qp), IBV_QPS_RESET);
+	attr.pkey_index = 1;
+	attr.cur_qp_state = IBV_QPS_RESET;
+	EQUAL(ibv_modify_qp(qp, &attr, mask | IBV_QP_CUR_STATE), 0);
+	EQUAL(state(qp), IBV_QPS_INIT);
+	to_rts(qp);
+	/* Five pieces are one too many. */
+	struct ibv_ah *ah = handle(a, b, 0, 0);
+	struct ibv_sge sge[5];
+	struct ibv_send_wr *wr = send_wr(a, b, ah, 1, 1), *bad;
+	for (int i = 0; i < 5; i++)
+		sge[i] = *wr->sg_list;
+	wr->sg_list = sge;
+	wr->num_sge = 5;
+	EQUAL(ibv_post_send(qp, wr, &bad), EINVAL);
+	struct ibv_recv_wr recv = { .sg_list = sge, .num_sge = 5 }, *bad_recv;
+	EQUAL(ibv_post_recv(qp, &recv, &bad_recv), EINVAL);
+	wr->num_sge = 1;
+	wr->wr.ud.ah = NULL;
+	EQUAL(ibv_post_send(qp, wr, &bad), EINVAL);
+	EQUAL(ibv_destroy_qp(qp), 0);
+	/* Many contexts that leave what they have made: there is room for 65,536 address handles. */
+	int count;
+	struct ibv_device **list = ibv_get_device_list(&count);
+	for (int turn = 0; turn < 12; turn++) {
+		struct ibv_context *context = ibv_open_device(list[0]);
+		struct ibv_pd *pd = ibv_alloc_pd(context);
+		struct ibv_ah_attr to = { .is_global = 1, .port_num = 1 };
+		EQUAL(ibv_query_gid(b->context, 1, 0, &to.grh.dgid), 0);
+		for (int i = 0; i < 6000; i++)
+			CHECK(ibv_create_ah(pd, &to));
+		EQUAL(ibv_close_device(context), 0);
+	}
+	ibv_free_device_list(list);
+	EQUAL(ibv_destroy_ah(ah), 0);
+	struct ibv_gid_entry entry;
+	EQUAL(ibv_query_gid_ex(a->context, 1, 0, &entry, 1), EINVAL);
+	EQUAL(ibv_query_gid_ex(a->context, 1, 9, &entry, 0), ENODATA);
+	EQUAL(ibv_query_gid_ex(a->context, 1, 1, &entry, 0), 0);
+	EQUAL(entry.gid_index, 1);
+}
