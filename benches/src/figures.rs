@@ -2,11 +2,12 @@
 
 use crate::bare::frame_len;
 use crate::child::{Failure, Stop};
-use crate::contest::{Contestant, Event, Outcome, hold};
+use crate::contest::{Contestant, Event, Outcome, Sample, hold};
 use crate::far;
 use crate::fec;
 use crate::headers;
 use crate::paths;
+use crate::peers::perftest::{Idle, Posting};
 use crate::peers::place::{Driver, Place};
 use crate::peers::spraywire::Worker;
 use crate::peers::{Setup, bare, perftest, spraywire, testpmd};
@@ -15,9 +16,12 @@ use crate::report;
 use crate::stats::Better;
 use clap::Args;
 use serde::Serialize;
+use serde_json::json;
+use std::cell::Cell;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -398,18 +402,45 @@ fn one(
 }
 
 fn verbs_contestants<'a>(setup: &'a Setup, size: usize, stop: &'a Stop) -> Vec<Contestant<'a>> {
-    vec![
+    // Our own command's rate in this round.
+    let own = Rc::new(Cell::new(0.0));
+    let last = own.clone();
+    let perftest = |name, wanted, posting| Contestant {
+        name,
+        wanted,
+        run: Box::new(move || perftest::throughput(setup, size, posting, stop)),
+    };
+    let mut contestants = vec![
         Contestant {
             name: "spraywire bw",
             wanted: None,
-            run: Box::new(move || spraywire::throughput(setup, size, Worker::Inline, stop)),
+            run: Box::new(move || {
+                let sample = spraywire::throughput(setup, size, Worker::Inline, stop)?;
+                own.set(sample.value);
+                Ok(sample)
+            }),
         },
-        Contestant {
-            name: "ib_send_bw -c UD",
-            wanted: Some(VERBS),
-            run: Box::new(move || perftest::throughput(setup, size, stop)),
-        },
-    ]
+        perftest("ib_send_bw -c UD", Some(VERBS), Posting::One),
+        perftest("ib_send_bw -c UD -l 32", None, Posting::Lists),
+    ];
+    match Idle::build() {
+        Ok(idle) => contestants.push(Contestant {
+            name: "bound: bw's time and perftest's loop",
+            wanted: None,
+            run: Box::new(move || {
+                let alone = perftest::alone(setup, size, &idle, stop)?;
+                let detail = json!({ "perftest_alone": alone });
+                Ok(Sample { value: one_after_the_other(last.get(), alone), detail })
+            }),
+        }),
+        Err(why) => eprintln!("{why}"),
+    }
+    contestants
+}
+
+/// The rate of who takes the time of both for a message.
+fn one_after_the_other(a: f64, b: f64) -> f64 {
+    1.0 / (1.0 / a + 1.0 / b)
 }
 
 fn verbs_lat_contestants<'a>(setup: &'a Setup, size: usize, stop: &'a Stop) -> Vec<Contestant<'a>> {
@@ -460,6 +491,12 @@ fn stream_contestants<'a>(setup: &'a Setup, size: usize, stop: &'a Stop) -> Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bound_is_the_time_of_both() {
+        // 70 and 14 ns.
+        assert!((one_after_the_other(1e9 / 70.0, 1e9 / 14.0) - 1e9 / 84.0).abs() < 1.0);
+    }
 
     #[test]
     fn two_processors_or_none() {

@@ -5,6 +5,7 @@ use crate::child::{Child, Failure, Stop};
 use crate::contest::Sample;
 use serde_json::json;
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,18 @@ pub fn obstacle(setup: &Setup) -> Option<String> {
     (!library.is_file()).then(|| format!("the figures of verbs programs need {}", library.display()))
 }
 
+/// How perftest posts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posting {
+    /// One send and one receive a call, its habit.
+    One,
+    /// Lists of [`LIST`], as many as our own command posts at once.
+    Lists,
+}
+
+/// Work requests of a list: half of what `spraywire bw` posts in a round at most, so that the default depth of 128 holds four.
+const LIST: usize = 32;
+
 /// The command of one side. perftest's own connection goes over the loopback, to `port`.
 fn side(setup: &Setup, side: usize, device: &str, port: u16, test: &[String]) -> Command {
     let mut command = setup.place.command(side, PIN);
@@ -39,12 +52,31 @@ fn side(setup: &Setup, side: usize, device: &str, port: u16, test: &[String]) ->
 
 /// Runs both sides; returns the server's last line of numbers.
 fn run(setup: &Setup, test: &[String], stop: &Stop) -> Result<Vec<f64>, Failure> {
+    run_both(setup, test, None, stop).map(|[server, _]| server)
+}
+
+/// Runs both sides, with a library in front of ours or none; returns their last lines of numbers.
+fn run_both(
+    setup: &Setup,
+    test: &[String],
+    in_front: Option<&Path>,
+    stop: &Stop,
+) -> Result<[Vec<f64>; 2], Failure> {
     let cannot = |e: std::io::Error| Failure::Said(format!("no TCP port for perftest: {e}"));
     // Nobody has it now, and nobody asks for one meanwhile.
     let port = TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr()).map_err(cannot)?.port();
     let devices = setup.place.devices();
+    let test: Vec<String> = match in_front {
+        None => test.to_vec(),
+        // The command puts our library in front of all others: here another one comes first.
+        Some(first) => {
+            let ours = setup.spraywire.with_file_name(LIBRARY);
+            let both = format!("LD_PRELOAD={}:{}", first.display(), ours.display());
+            ["env".to_owned(), both].into_iter().chain(test.iter().cloned()).collect()
+        }
+    };
     let start =
-        |name, which: usize| Child::start(name, &mut side(setup, which, &devices[which], port, test), stop);
+        |name, which: usize| Child::start(name, &mut side(setup, which, &devices[which], port, &test), stop);
     let server = start("the perftest server", 0)?;
     // It says nothing before its end, but listens when its device is open.
     let until = Instant::now() + START;
@@ -55,9 +87,12 @@ fn run(setup: &Setup, test: &[String], stop: &Stop) -> Result<Vec<f64>, Failure>
         stop.sleep(Duration::from_millis(20))?;
     }
     let client = start("the perftest client", 1)?;
-    client.finish(START + END)?;
-    let output = server.finish(END)?;
-    numbers(&output).ok_or_else(|| Failure::Said(format!("perftest's output holds no numbers: {output}")))
+    let client = client.finish(START + END)?;
+    let server = server.finish(END)?;
+    let numbers = |output: String| {
+        numbers(&output).ok_or_else(|| Failure::Said(format!("perftest's output holds no numbers: {output}")))
+    };
+    Ok([numbers(server)?, numbers(client)?])
 }
 
 /// Whether somebody waits for connections at a TCP port of this machine: state 0A of the kernel's `net/tcp_states.h`.
@@ -75,23 +110,73 @@ fn numbers(output: &str) -> Option<Vec<f64>> {
         .find_map(|line| line.filter(|numbers| numbers.len() >= 3))
 }
 
-/// Messages per second, as the receiver completed them.
-pub fn throughput(setup: &Setup, size: usize, stop: &Stop) -> Result<Sample, Failure> {
+/// The arguments of a test of throughput.
+fn bandwidth(setup: &Setup, size: usize, posting: Posting) -> Vec<String> {
     // It takes whole seconds, and leaves a quarter of them out at either end.
     let seconds = (setup.warmup + setup.seconds).ceil().max(1.0);
-    let test = [
+    let mut test = vec![
         BANDWIDTH.to_owned(),
         format!("--size={size}"),
         format!("--duration={seconds}"),
         format!("--tx-depth={}", setup.tx_depth),
         format!("--rx-depth={}", setup.rx_depth),
     ];
+    if posting == Posting::Lists {
+        test.extend([format!("--post_list={LIST}"), format!("--recv_post_list={LIST}")]);
+    }
+    test
+}
+
+/// Messages per second, as the receiver completed them.
+pub fn throughput(setup: &Setup, size: usize, posting: Posting, stop: &Stop) -> Result<Sample, Failure> {
+    let test = bandwidth(setup, size, posting);
     match run(setup, &test, stop)?.as_slice() {
         // Bytes, messages, peak, average, and millions of messages a second.
         [_, messages, _, _, rate] if *rate > 0.0 => {
             Ok(Sample { value: rate * 1e6, detail: json!({ "received": messages }) })
         }
         other => Err(Failure::Said(format!("perftest received nothing: {other:?}"))),
+    }
+}
+
+/// What makes posts and polls return at once, compiled; gone when this is dropped.
+pub struct Idle(PathBuf);
+
+impl Idle {
+    /// Compiles it; why it cannot be, if it cannot.
+    pub fn build() -> Result<Idle, String> {
+        let (source, library) = (idle_file("c"), idle_file("so"));
+        let cannot = |e: std::io::Error| format!("no bound of perftest's own loop: {e}");
+        std::fs::write(&source, include_str!("idle.c")).map_err(cannot)?;
+        let mut cc = Command::new("cc");
+        let built = cc.args(["-O2", "-shared", "-fPIC", "-o"]).args([&library, &source]).arg("-ldl").output();
+        let _ = std::fs::remove_file(&source);
+        match built.map_err(cannot)? {
+            built if built.status.success() => Ok(Idle(library)),
+            built => {
+                Err(format!("no bound of perftest's own loop: {}", String::from_utf8_lossy(&built.stderr)))
+            }
+        }
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn idle_file(extension: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("spraywire-benches-idle-{}.{extension}", std::process::id()))
+}
+
+/// Messages per second of perftest alone, on the side that takes less time for one: posts and polls return at once, nothing is sent.
+pub fn alone(setup: &Setup, size: usize, idle: &Idle, stop: &Stop) -> Result<f64, Failure> {
+    let test = bandwidth(setup, size, Posting::One);
+    let [server, client] = run_both(setup, &test, Some(&idle.0), stop)?;
+    match (server.as_slice(), client.as_slice()) {
+        ([_, _, _, _, a], [_, _, _, _, b]) if *a > 0.0 && *b > 0.0 => Ok(a.max(*b) * 1e6),
+        other => Err(Failure::Said(format!("perftest alone measured nothing: {other:?}"))),
     }
 }
 
@@ -118,6 +203,25 @@ mod tests {
         let output = "#bytes #iterations BW\n 64   2635200   0.00   80.32    1.315941\n-----\n";
         assert_eq!(numbers(output), Some(vec![64.0, 2_635_200.0, 0.0, 80.32, 1.315_941]));
         assert_eq!(numbers("no\n-----\n"), None);
+    }
+
+    #[test]
+    fn what_stands_in_for_the_library_compiles_and_goes() {
+        let idle = Idle::build().unwrap();
+        let path = idle.0.clone();
+        assert!(path.is_file());
+        drop(idle);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn lists_are_of_a_size_that_the_depth_holds() {
+        let setup = test_setup();
+        let one = bandwidth(&setup, 64, Posting::One);
+        let lists = bandwidth(&setup, 64, Posting::Lists);
+        assert_eq!(lists[..one.len()], one);
+        assert_eq!(lists[one.len()..], ["--post_list=32", "--recv_post_list=32"]);
+        assert!(setup.tx_depth.is_multiple_of(LIST) && setup.rx_depth.is_multiple_of(LIST));
     }
 
     #[test]
