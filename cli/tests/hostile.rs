@@ -106,6 +106,20 @@ impl Bridge {
         self.send("-n 1G")
     }
 
+    /// Sends frames at a rate that leaves nobody behind.
+    fn send_frames(&self, frames: &[Hostile]) {
+        let (open, frames) = (self.wire(), frames.to_vec());
+        let sender = std::thread::spawn(move || {
+            let (mut wire, mut pace) = (open(), Pace::new(Some(4000.0)));
+            for frame in &frames {
+                pace.wait();
+                let sent = wire.send(&frame.frame).unwrap_or_else(|e| panic!("{}: {e}", frame.kind));
+                assert!(sent, "the interface is full at this rate");
+            }
+        });
+        sender.join().unwrap();
+    }
+
     /// A thread's way onto the bridge.
     fn wire(&self) -> impl FnOnce() -> Wire + Send + 'static {
         let name = self.ns.name().to_owned();
@@ -190,16 +204,7 @@ fn each_kind_ends_in_its_counter() {
     let run = || {
         let receiver = bridge.receiver();
         let before = bridge.ns.counter("srv", "rx_packets");
-        let (open, frames) = (bridge.wire(), frames.clone());
-        let sender = std::thread::spawn(move || {
-            let (mut wire, mut pace) = (open(), Pace::new(Some(4000.0)));
-            for frame in &frames {
-                pace.wait();
-                let sent = wire.send(&frame.frame).unwrap_or_else(|e| panic!("{}: {e}", frame.kind));
-                assert!(sent, "the interface is full at this rate");
-            }
-        });
-        sender.join().unwrap();
+        bridge.send_frames(&frames);
         bridge.messages(MESSAGES).end(LIMIT).ok();
         std::thread::sleep(Duration::from_millis(500));
         let arrived = bridge.ns.counter("srv", "rx_packets") - before;
