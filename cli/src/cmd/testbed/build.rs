@@ -15,6 +15,15 @@ use std::time::{Duration, Instant};
 pub const TABLE: &str = "inet spwtb";
 /// Steps of chance in the routers' losses.
 const CHANCE: u32 = 1_000_000;
+/// Frames that a forwarder holds of a path, each way: 2 Gbit/s times 30 ms, of frames of 4 KiB.
+const HELD: u32 = 2048;
+/// Memory of the forwarder in MiB without that of its ports; buffers of a port beside those of frames that are held, and bytes of each at the most.
+const MEMORY: usize = 128;
+const SPARE: usize = 4096;
+const FRAME: usize = 8704;
+/// Runs what follows before all that is not of real time, where that is allowed: a network waits for nobody. Between other pollers on as few cores, which a
+/// scheduler lets run for milliseconds at a time, the forwarder's delays would be as much longer. It sleeps whenever nothing is due.
+const AT_ONCE: [&str; 3] = ["chrt", "--fifo", "1"];
 /// How long a forwarder may take to be ready.
 const READY: Duration = Duration::from_secs(20);
 /// How long a process may take to end before it is killed.
@@ -86,8 +95,8 @@ fn make_pairs(pairs: &[String]) -> Result<(), Error> {
 
 /// The links of two data centres: each host's to the forwarder.
 fn two_dc(plan: &Plan) -> Result<(), Error> {
-    let leg = plan.leg(1);
-    let ends = [(Side::Left, "w1"), (Side::Right, "w2")];
+    let leg = plan.leg();
+    let ends = [(Side::Left, "p1w1"), (Side::Right, "p1w2")];
     make_pairs(&ends.map(|(side, end)| pair("e0", &plan.host(side, 1), end, &leg, plan.mtu)))?;
     for side in Side::BOTH {
         tools::ip(&plan.host(side, 1), &["link set e0 up".to_owned()], Feature::Veth)?;
@@ -103,9 +112,9 @@ fn links(plan: &Plan) -> Result<(), Error> {
     for (number, path) in plan.numbered() {
         let name = format!("p{number}");
         if path.has_leg() {
-            let leg = plan.leg(number);
-            pair(&name, &left, "w1", &leg);
-            pair(&name, &right, "w2", &leg);
+            let leg = plan.leg();
+            pair(&name, &left, &format!("p{number}w1"), &leg);
+            pair(&name, &right, &format!("p{number}w2"), &leg);
         } else {
             pair(&name, &left, &name, &right);
         }
@@ -134,11 +143,9 @@ fn links(plan: &Plan) -> Result<(), Error> {
         }
         tools::ip(&plan.leaf(side), &lines, Feature::Veth)?;
     }
-    for (number, _) in plan.legs() {
-        let lines = ["w1", "w2"].map(|end| format!("link set {end} up"));
-        tools::ip(&plan.leg(number), &lines, Feature::Veth)?;
-    }
-    Ok(())
+    let lines: Vec<_> =
+        plan.legs().flat_map(|(n, _)| ["w1", "w2"].map(|end| format!("link set p{n}{end} up"))).collect();
+    if lines.is_empty() { Ok(()) } else { tools::ip(&plan.leg(), &lines, Feature::Veth) }
 }
 
 /// Routes to the other side's hosts, over all paths that are not down.
@@ -225,56 +232,60 @@ fn rate(plan: &Plan, side: Side, number: usize, path: &PathPlan) -> Result<(), E
     tools::run(tools::within(&plan.leaf(side), "tc").args(line.split(' ')), "", Feature::Tbf).map(drop)
 }
 
-/// The forwarders in the paths that need one. They outlive this process.
+/// The forwarder in the paths that need one, all in one process: several would wait for each other where cores are few. It outlives this one.
 fn legs(plan: &Plan, folder: &Path, stop: &Stop) -> Result<(), Error> {
-    let program = std::env::current_exe().map_err(|e| Error::failed(format_args!("this program: {e}")))?;
-    let program = program.to_string_lossy().into_owned();
-    let mut started = Vec::new();
+    let (mut lines, mut memory) = (String::new(), MEMORY);
     for (number, path) in plan.legs() {
-        let log = folder.join(format!("wan{number}.log"));
-        let cannot = |e: std::io::Error| Error::failed(format_args!("the forwarder of path {number}: {e}"));
-        let out = File::create(&log).map_err(cannot)?;
-        let mut command = tools::within(&plan.leg(number), &program);
-        command.args(["wan", "--port", "net_af_packet0,iface=w1", "--port", "net_af_packet1,iface=w2"]);
-        command.args(["--delay", &format!("{}ns", path.delay.as_nanos())]);
+        let port = |end| format!("--port net_af_packet{},iface=p{number}w{end}", 2 * number + end);
+        lines += &format!("{} {} --delay {}ns", port(1), port(2), path.delay.as_nanos());
         if let Some(burst) = path.burst {
-            command.args(["--loss", &path.loss.to_string(), "--burst", &burst.to_string()]);
+            lines += &format!(" --loss {} --burst {burst}", path.loss);
         } else if plan.two_dc {
-            command.args(["--loss", &path.loss.to_string()]);
+            lines += &format!(" --loss {}", path.loss);
         }
-        if plan.two_dc {
+        if let Some(rate) = path.rate.filter(|_| plan.two_dc) {
             // There is no router before it.
-            command.args(["--capacity", &path.frames().to_string()]);
-            command.args(path.rate.iter().flat_map(|rate| ["--rate".to_owned(), rate.to_string()]));
+            lines += &format!(" --rate {rate}");
         }
-        command.args(["--seed", &number.to_string()]);
-        // A group of its own, so that a signal of the terminal's is not for it.
-        command.stdin(Stdio::null()).stderr(out.try_clone().map_err(cannot)?).stdout(out).process_group(0);
-        started.push((number, log, command.spawn().map_err(cannot)?));
+        let held = if plan.two_dc { path.frames() } else { HELD };
+        memory += 2 * (held as usize + SPARE) * FRAME >> 20;
+        lines += &format!(" --seed {number} --capacity {held}\n");
     }
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let cannot = |e: std::io::Error| Error::failed(format_args!("the forwarder of the paths: {e}"));
+    let program = std::env::current_exe().map_err(cannot)?;
+    let (pairs, log) = (folder.join("wan.pairs"), folder.join("wan.log"));
+    std::fs::write(&pairs, &lines).map_err(cannot)?;
+    let out = File::create(&log).map_err(cannot)?;
+    let program = program.to_string_lossy().into_owned();
+    let at_once = Command::new(AT_ONCE[0]).args(&AT_ONCE[1..]).arg("true").stderr(Stdio::null()).status();
+    let words = if at_once.is_ok_and(|status| status.success()) { &AT_ONCE[..] } else { &[] };
+    let mut words = words.iter().copied().chain([program.as_str()]);
+    let mut command = tools::within(&plan.leg(), words.next().unwrap_or_default());
+    command.args(words).arg("wan").arg("--pairs").arg(&pairs);
+    command.arg(format!("--eal=-m {memory}"));
+    // A group of its own, so that a signal of the terminal's is not for it.
+    command.stdin(Stdio::null()).stderr(out.try_clone().map_err(cannot)?).stdout(out).process_group(0);
+    let mut child = command.spawn().map_err(cannot)?;
     let begun = Instant::now();
-    for (number, log, child) in &mut started {
-        loop {
-            go_on(stop)?;
-            let said = std::fs::read_to_string(&*log).unwrap_or_default();
-            if said.contains("READY") {
-                break;
-            }
-            let ended = !matches!(child.try_wait(), Ok(None));
-            if ended || begun.elapsed() > READY {
-                let how = if ended { "ended" } else { "is not ready" };
-                return Err(Error::failed(format_args!(
-                    "the forwarder of path {number} {how}: {}",
-                    said.trim()
-                ))
+    loop {
+        go_on(stop)?;
+        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        if said.contains("READY") {
+            return Ok(());
+        }
+        let ended = !matches!(child.try_wait(), Ok(None));
+        if ended || begun.elapsed() > READY {
+            let how = if ended { "ended" } else { "is not ready" };
+            return Err(Error::failed(format_args!("the forwarder of the paths {how}: {}", said.trim()))
                 .hint(
                     "the delays and bursts of paths are made by `spraywire wan`: what it says stands above",
                 ));
-            }
-            std::thread::sleep(Duration::from_millis(20));
         }
+        std::thread::sleep(Duration::from_millis(20));
     }
-    Ok(())
 }
 
 /// Brings a path of a testbed to what `plan` says of it now.

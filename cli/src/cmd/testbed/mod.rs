@@ -15,7 +15,7 @@ use crate::report::{Document, Out};
 use crate::signal::{self, Stop};
 use crate::units;
 use clap::{Args, Subcommand};
-use plan::{Bits, HOSTS, Link, PATHS, Plan, Setting, Share, Side};
+use plan::{Bits, HOSTS, Link, PATHS, Plan, Setting, Share, Side, Value as _};
 use serde::Serialize;
 use serde_json::{Value, json};
 use state::{Held, State};
@@ -167,8 +167,8 @@ pub struct PathArgs {
     pub loss: Option<f64>,
 
     /// Bits per second, each way
-    #[arg(long, value_name = "RATE")]
-    pub rate: Option<Setting<Bits>>,
+    #[arg(long, value_name = "RATE", value_parser = Bits::read)]
+    pub rate: Option<Bits>,
 }
 
 /// Arguments of `testbed status`.
@@ -379,12 +379,9 @@ fn path(args: &PathArgs, stop: &Stop) -> Result<Exit, Error> {
         return Err(Error::usage(format_args!("the losses of path {number} come in bursts, as it was made"))
             .hint("only what the routers lose can be changed: make the testbed anew without --burst"));
     }
-    if args.rate.is_some_and(|rate| rate.path.is_some()) {
-        return Err(Error::usage("--rate is this path's: give it without PATH="));
-    }
     path.link = args.link.unwrap_or(path.link);
     path.loss = args.loss.unwrap_or(path.loss);
-    path.rate = args.rate.map(|rate| rate.value.0).or(path.rate);
+    path.rate = args.rate.map(|Bits(rate)| rate).or(path.rate);
     let what = path.to_string();
     build::change(&state.plan, number)?;
     held.write(&state)?;

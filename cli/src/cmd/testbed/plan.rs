@@ -268,15 +268,15 @@ impl Plan {
         format!("{}{}{host}", self.prefix(), side.name())
     }
 
-    /// The namespace of the forwarder in a path.
-    pub fn leg(&self, path: usize) -> String {
-        format!("{}wan{path}", self.prefix())
+    /// The namespace of the forwarder that stands in paths.
+    pub fn leg(&self) -> String {
+        format!("{}wan", self.prefix())
     }
 
     /// All namespaces.
     pub fn namespaces(&self) -> Vec<String> {
         let hosts = Side::BOTH.into_iter().flat_map(|side| (1..=self.hosts).map(move |host| (side, host)));
-        let legs = self.legs().map(|(number, _)| self.leg(number));
+        let legs = self.legs().next().map(|_| self.leg());
         let hosts = hosts.map(|(side, host)| self.host(side, host));
         let leaves = self.leaves().map(|side| self.leaf(side));
         leaves.chain(hosts).chain(legs).collect()

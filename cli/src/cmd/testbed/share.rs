@@ -65,7 +65,7 @@ pub fn read(plan: &Plan) -> Result<Vec<[PathCount; 2]>, Error> {
 /// What the forwarder between two data centres took and passed on, by the kernel's counters of its interfaces. What it took and has not
 /// passed on is lost, or on the way.
 fn read_leg(plan: &Plan) -> Result<Vec<[PathCount; 2]>, Error> {
-    let mut command = tools::within(&plan.leg(1), "ip");
+    let mut command = tools::within(&plan.leg(), "ip");
     let text = tools::run(command.args(["-s", "-j", "link", "show"]), "", Feature::Veth)?;
     let links: Value =
         serde_json::from_str(&text).map_err(|e| Error::failed(format_args!("ip -s link: {e}")))?;
@@ -80,7 +80,7 @@ fn read_leg(plan: &Plan) -> Result<Vec<[PathCount; 2]>, Error> {
         let bytes = count(from, "rx", "bytes").ok_or_else(gone)?;
         Ok(PathCount { packets, bytes, lost: packets.saturating_sub(arrived), queue_full: 0, arrived })
     };
-    Ok(vec![[way("w1", "w2")?, way("w2", "w1")?]])
+    Ok(vec![[way("p1w1", "p1w2")?, way("p1w2", "p1w1")?]])
 }
 
 /// What `now` has more than `before`.

@@ -115,7 +115,7 @@ fn shares_are_of_a_way_and_counted_since_the_last_reset() {
 #[test]
 fn two_data_centres_are_two_hosts_and_a_forwarder() {
     let two = plan("--two-dc --loss 0.1% --burst 8 --rate 1g --name x7").unwrap();
-    assert_eq!(two.namespaces(), ["spwtb-x7-left1", "spwtb-x7-right1", "spwtb-x7-wan1"]);
+    assert_eq!(two.namespaces(), ["spwtb-x7-left1", "spwtb-x7-right1", "spwtb-x7-wan"]);
     assert_eq!(
         plan::picture(&two),
         "  left1  10.78.101.1  ──── wan: loss 0.1 %, in bursts of 8, 1.00 Gbit/s, delay 12.5 ms, each way ────  right1  10.78.201.1"

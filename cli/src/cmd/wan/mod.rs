@@ -1,30 +1,30 @@
-//! `spraywire wan`: a forwarder between two ports that behaves as a long, narrow or bad network.
+//! `spraywire wan`: a forwarder between two ports that behaves as a long, narrow or bad network, or between several pairs.
 
 mod forward;
+mod pairs;
+mod rest;
 
 use crate::args::{CoresArg, EalArg, Idle as IdleArg, OutputArgs};
 use crate::endpoint;
 use crate::error::{Error, Exit};
-use crate::impair::ImpairArgs;
 use crate::report::Out;
 use crate::report::json::Document;
-use crate::report::numbers::plural;
 use crate::report::table::{Align, Table};
 use crate::signal::{self, Stop};
 use crate::units;
 use clap::Args;
 use dataplane::clock::Clock;
-use dataplane::idle::Idle;
 use dataplane::io::dpdk::{DpdkPort, DpdkPortConfig};
 use dataplane::io::{PortIo, PortState};
 use dataplane::open::Plan;
-use dataplane::spec::PortSpec;
 use forward::{Forwarder, Passed, Way};
+use pairs::{Pair, PairArgs};
+use rest::Rest;
 use roce_proto::time::Instant;
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::time::Duration;
-use testbed_impair::{Config, Link};
 
 const AFTER: &str = "\
 Everything that one port receives leaves by the other, later, or not at all: whatever it is, for whomever. Loss comes before
@@ -36,33 +36,22 @@ Examples:
   spraywire wan --port net_af_packet0,iface=veth0 --port net_af_packet1,iface=veth1 --delay 25ms --rate 1g --loss 0.1%
   spraywire wan --port A --port B --loss 1% --burst 8               bursts of eight losses on average
   spraywire wan --port A --port B --rate 10g --queue 1MB --mark-from 100KB
-  spraywire wan --port A --port B --black-out 5 --lasting 300ms     nothing passes for 300 ms, five seconds after the start";
+  spraywire wan --port A --port B --black-out 5 --lasting 300ms     nothing passes for 300 ms, five seconds after the start
+  spraywire wan --pairs FILE        a pair in each line, such as: --port A --port B --delay 5ms --loss 1%";
 
 /// Arguments of `wan`.
 #[derive(Args, Clone, Debug, Serialize)]
 #[command(after_help = AFTER)]
 pub struct WanArgs {
-    /// A port, in DPDK's own syntax; to be given twice
-    #[arg(long, value_name = "DEVICE", required = true)]
-    #[serde(serialize_with = "port_texts")]
-    pub port: Vec<PortSpec>,
-
-    /// MTU of both ports in bytes, from the IP header on
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(64..))]
-    pub mtu: Option<u16>,
-
-    /// What happens on the way.
+    /// The pair of ports and what happens between them.
     #[command(flatten)]
     #[serde(flatten)]
-    pub impair: ImpairArgs,
+    pub pair: PairArgs,
 
-    /// Impair the way from the first port to the second only; back, frames pass at once
-    #[arg(long)]
-    pub one_way: bool,
-
-    /// Seed of all that happens by chance; the same seed and traffic at the same times have the same fates
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    pub seed: u64,
+    /// More pairs, which the same loop serves: one in each line of this file, with arguments as those of the first (--port, --mtu,
+    /// --one-way, --seed and the network's); # begins a remark
+    #[arg(long, value_name = "FILE")]
+    pub pairs: Option<PathBuf>,
 
     /// How long to run; until a signal if not given
     #[arg(short = 'D', long, value_name = "TIME", value_parser = units::duration)]
@@ -76,7 +65,7 @@ pub struct WanArgs {
     #[arg(long, value_name = "LIST")]
     pub cores: Option<CoresArg>,
 
-    /// What the poll loop does in rounds without work. While frames are on the way it yields at most, so as not to be late
+    /// What the poll loop does in rounds without work. While frames are on the way, and some milliseconds more, it sleeps for 30 µs at most, so as not to be late
     #[arg(long, value_enum, default_value_t = IdleArg::Backoff, value_name = "HOW")]
     pub idle: IdleArg,
 
@@ -90,54 +79,44 @@ pub struct WanArgs {
     pub output: OutputArgs,
 }
 
-fn port_texts<S: serde::Serializer>(ports: &[PortSpec], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(ports.iter().map(PortSpec::to_string))
-}
-
 /// Time between two lines of progress.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-/// How long before a frame is due the loop no longer sleeps.
-const NEAR: Duration = Duration::from_millis(6);
+/// Buffers of a port beside those that its link holds: what waits for the other port, and copies.
+const SPARE: u32 = 512;
 
 /// Time between two looks at the links.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Runs the command.
 pub fn run(args: &WanArgs, verbosity: u8) -> Result<Exit, Error> {
-    let [first, second] = args.port.as_slice() else {
-        return Err(Error::usage(format_args!("{} given", plural(args.port.len() as u64, "port")))
-            .hint("a forwarder stands between two: --port A --port B"));
-    };
-    if first.selector() == second.selector() {
-        return Err(Error::usage(format_args!("both ports are {}", first.selector()))
-            .hint("give virtual devices different numbers, such as net_memif0 and net_memif1"));
-    }
-    let config = args.impair.config()?;
+    let pairs = pairs::read(&args.pair, args.pairs.as_deref())?;
     let target = args.output.json();
     target.check()?;
     let stop = signal::install()?;
-    let ports = open(args, [first, second], &config, verbosity, &stop)?;
-    let back =
-        if args.one_way { Config { capacity: config.capacity, ..Config::default() } } else { config.clone() };
-    let link = |config, seed| Link::new(config, seed).map_err(Error::usage);
-    let links = [link(config, args.seed)?, link(back, args.seed ^ u64::MAX)?];
-    let mut forwarder = Forwarder::new(ports, links);
-    let mut out = target.text();
-    let names = forwarder.ports().each_ref().map(|port| port.info().name.clone());
-    let ready = format!("READY {} <-> {}: {}", names[0], names[1], args.impair);
-    if target.is_stdout() {
-        Out::stderr().line(ready)?;
-    } else {
-        out.line(ready)?;
-        out.flush()?;
+    let mut forwarders = Vec::new();
+    for (pair, ports) in pairs.iter().zip(open(args, &pairs, verbosity, &stop)?) {
+        forwarders.push(Forwarder::new(ports, pair.links()?));
     }
-    let gone = forward(&mut forwarder, args, &stop);
+    let mut out = target.text();
+    for (pair, forwarder) in pairs.iter().zip(&forwarders) {
+        let [a, b] = names(forwarder);
+        let ready = format!("READY {a} <-> {b}: {}", pair.args.impair);
+        if target.is_stdout() {
+            Out::stderr().line(ready)?;
+        } else {
+            out.line(ready)?;
+        }
+    }
+    out.flush()?;
+    let gone = forward(&mut forwarders, args, &stop);
 
-    table(&forwarder, &names).lines().try_for_each(|line| out.line(line))?;
+    for forwarder in &forwarders {
+        table(forwarder).lines().try_for_each(|line| out.line(line))?;
+    }
     out.flush()?;
     let mut document = Document::new("wan", args);
-    document.set("results", &results(&forwarder, &names));
+    document.set("results", &forwarders.iter().flat_map(results).collect::<Vec<_>>());
     document.set("interrupted", &(args.duration.is_some() && stop.requested()));
     document.write(&target)?;
     match gone {
@@ -148,51 +127,48 @@ pub fn run(args: &WanArgs, verbosity: u8) -> Result<Exit, Error> {
     }
 }
 
-/// Starts DPDK and opens both ports, for frames to any station, with buffers for what is on the way.
-fn open(
-    args: &WanArgs,
-    specs: [&PortSpec; 2],
-    config: &Config,
-    verbosity: u8,
-    stop: &Stop,
-) -> Result<[DpdkPort; 2], Error> {
-    let plans = specs.map(|spec| Plan::of(spec, args.mtu));
-    let both = Plan {
-        vdevs: plans.iter().flat_map(|plan| plan.vdevs.clone()).collect(),
-        allow: plans.iter().flat_map(|plan| plan.allow.clone()).collect(),
+/// The names of its ports.
+fn names<I: PortIo>(forwarder: &Forwarder<I>) -> [String; 2] {
+    forwarder.ports().each_ref().map(|port| port.info().name.clone())
+}
+
+/// Starts DPDK and opens the ports of all pairs, for frames to any station, with buffers for what is on the way.
+fn open(args: &WanArgs, pairs: &[Pair], verbosity: u8, stop: &Stop) -> Result<Vec<[DpdkPort; 2]>, Error> {
+    let plans: Vec<[Plan; 2]> = pairs.iter().map(Pair::plans).collect();
+    let all = Plan {
+        vdevs: plans.iter().flatten().flat_map(|plan| plan.vdevs.clone()).collect(),
+        allow: plans.iter().flatten().flat_map(|plan| plan.allow.clone()).collect(),
         ..Plan::default()
     };
     let cores = args.cores.as_ref().map(|cores| cores.0.clone());
     let extra = args.eal.as_ref().map(|eal| eal.0.clone()).unwrap_or_default();
-    let eal = endpoint::start_for(&both, cores.clone(), extra, verbosity)?;
+    let eal = endpoint::start_for(&all, cores.clone(), extra, verbosity)?;
     if let Some(&core) = cores.as_deref().and_then(<[usize]>::first) {
         dataplane::idle::pin_current_thread(core).map_err(Error::usage)?;
     }
-    let held = u32::try_from(config.capacity).unwrap_or(u32::MAX);
-    let open = |plan: &Plan| {
-        let port = plan.port();
-        let port = DpdkPortConfig {
-            promiscuous: true,
-            spare_buffers: port.spare_buffers.saturating_add(held),
-            ..port
-        };
+    let open = |plan: &Plan, held: u32| {
+        let port =
+            DpdkPortConfig { promiscuous: true, spare_buffers: held.saturating_add(SPARE), ..plan.port() };
         endpoint::connect_for(args.wait, stop, || DpdkPort::open_queues(&eal, &port, 1))
     };
-    let [first, second] = [open(&plans[0])?, open(&plans[1])?].map(|mut queues| queues.pop());
-    match (first, second) {
-        (Some(first), Some(second)) => Ok([first, second]),
-        _ => Err(Error::usage("a port has no queue")),
-    }
+    let both = |(pair, [a, b]): (&Pair, &[Plan; 2])| {
+        let held = pair.args.impair.capacity;
+        match (open(a, held)?.pop(), open(b, held)?.pop()) {
+            (Some(a), Some(b)) => Ok([a, b]),
+            _ => Err(Error::usage("a port has no queue")),
+        }
+    };
+    pairs.iter().zip(&plans).map(both).collect()
 }
 
 /// Forwards until the end; an error if a port went away for good.
-fn forward<I: PortIo>(forwarder: &mut Forwarder<I>, args: &WanArgs, stop: &Stop) -> Result<(), Error> {
+fn forward<I: PortIo>(forwarders: &mut [Forwarder<I>], args: &WanArgs, stop: &Stop) -> Result<(), Error> {
     let clock = Clock::new();
-    let mut idle = Idle::new(args.idle.policy());
+    let mut rest = Rest::new(args.idle.policy());
     let started = clock.now();
     let end = args.duration.map_or(Instant::MAX, |d| started + d);
     let (mut look_at, mut tell_at) = (started + LOOK, started + PROGRESS);
-    let mut before = [Passed::default(); 2];
+    let mut before = vec![[Passed::default(); 2]; forwarders.len()];
     // The model's time begins with the forwarder, so that a black-out is told from its start.
     let since_start = |now: Instant| Instant::ZERO + now.saturating_since(started);
     loop {
@@ -200,26 +176,24 @@ fn forward<I: PortIo>(forwarder: &mut Forwarder<I>, args: &WanArgs, stop: &Stop)
         if now >= end || stop.requested() {
             return Ok(());
         }
-        let moved = forwarder.round(since_start(now));
-        let near = forwarder.next_at().is_some_and(|at| at <= since_start(now) + NEAR);
+        let mut moved = false;
+        for forwarder in forwarders.iter_mut() {
+            // Each has a look of its own: serving the others takes time.
+            moved |= forwarder.round(since_start(clock.now()));
+        }
         if now >= look_at {
             look_at = now + LOOK;
-            if forwarder.ports().iter().any(|port| port.state() == PortState::Gone) {
+            let mut ports = forwarders.iter().flat_map(Forwarder::ports);
+            if ports.any(|port| port.state() == PortState::Gone) {
                 return Err(Error::port_gone());
             }
         }
         if now >= tell_at {
             tell_at = now + PROGRESS;
-            progress(forwarder, &mut before);
+            forwarders.iter().zip(&mut before).for_each(|(forwarder, before)| progress(forwarder, before));
         }
-        if near && !moved {
-            // Somebody else may run, but sleep would make the next frame late.
-            if args.idle != IdleArg::Spin {
-                std::thread::yield_now();
-            }
-        } else {
-            idle.after_round(moved);
-        }
+        let due = forwarders.iter().filter_map(Forwarder::next_at).min();
+        rest.after_round(moved, due.map(|at| at.saturating_since(since_start(clock.now()))));
     }
 }
 
@@ -252,7 +226,8 @@ fn fates<I: PortIo>(way: &Way<I>) -> Vec<(&'static str, u64)> {
     ]
 }
 
-fn table<I: PortIo>(forwarder: &Forwarder<I>, [a, b]: &[String; 2]) -> String {
+fn table<I: PortIo>(forwarder: &Forwarder<I>) -> String {
+    let [a, b] = names(forwarder);
     let there = format!("{a} -> {b}");
     let back = format!("{b} -> {a}");
     let mut table =
@@ -266,7 +241,7 @@ fn table<I: PortIo>(forwarder: &Forwarder<I>, [a, b]: &[String; 2]) -> String {
     table.to_string()
 }
 
-fn results<I: PortIo>(forwarder: &Forwarder<I>, [a, b]: &[String; 2]) -> Value {
+fn results<I: PortIo>(forwarder: &Forwarder<I>) -> [Value; 2] {
     let way = |from: &str, to: &str, way: &Way<I>| {
         let mut result = json!({"from": from, "to": to});
         for (name, value) in fates(way) {
@@ -274,6 +249,6 @@ fn results<I: PortIo>(forwarder: &Forwarder<I>, [a, b]: &[String; 2]) -> Value {
         }
         result
     };
-    let [there, back] = &forwarder.ways;
-    json!([way(a, b, there), way(b, a, back)])
+    let ([a, b], [there, back]) = (names(forwarder), &forwarder.ways);
+    [way(&a, &b, there), way(&b, &a, back)]
 }
