@@ -54,6 +54,7 @@ needs_test() {
 	want ibverbs-utils have ibv_devinfo
 	want perftest have ib_send_bw
 	want rdmacm-utils have rping
+	want openmpi-bin have mpirun # starts the ranks of a collective
 	needs_peer # the guest that the interoperability tests run against
 }
 needs_bench() {

@@ -134,6 +134,38 @@ fn four_processes_on_a_network_and_the_same_command_for_all() {
     }
 }
 
+/// The launcher itself: each rank finds its namespace by its number, and all else by what Open MPI says.
+#[test]
+fn mpirun_starts_the_ranks() {
+    if !allowed("mpirun_starts_the_ranks") {
+        return;
+    }
+    let lan = Lan::new(4);
+    let folder = tempfile::tempdir().unwrap();
+    let hosts: Vec<_> = lan.hosts.iter().map(Namespace::name).collect();
+    let reports = folder.path().display();
+    let script = format!(
+        "set -- {}; shift $OMPI_COMM_WORLD_RANK; exec ip netns exec $1 {} bw --workload all-reduce -s 128k -n 20 --wait 30 \
+         --port net_af_packet0,iface=e0 --first-ip 10.0.0.1/24 --json={reports}/$OMPI_COMM_WORLD_RANK",
+        hosts.join(" "),
+        env!("CARGO_BIN_EXE_spraywire")
+    );
+    let mut command = Command::new("mpirun");
+    command.args("--allow-run-as-root --oversubscribe -n 4 sh -c".split(' ')).arg(script);
+    VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
+    Process::start(&mut command).end(LIMIT).ok();
+    for rank in 0..4 {
+        let report = std::fs::read(folder.path().join(rank.to_string())).unwrap();
+        let report: Value = serde_json::from_slice(&report).unwrap();
+        let result = &report["results"][0];
+        assert_eq!(
+            (&result["steps"], &result["wrong"], &result["ranks"]),
+            (&20.into(), &0.into(), &4.into()),
+            "{result:#}"
+        );
+    }
+}
+
 /// Across routers that lose.
 #[test]
 fn ranks_at_both_ends_of_a_testbed_that_loses() {
