@@ -111,6 +111,7 @@ impl ImpairArgs {
                 lasting: self.lasting,
                 every: self.every,
             }),
+            stall: None,
             capacity: self.capacity as usize,
         };
         config.check().map_err(Error::usage)?;

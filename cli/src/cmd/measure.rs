@@ -310,6 +310,7 @@ pub fn direction(rx: &RxReport, sent: u64, size: u32) -> Value {
         "received": rx.messages,
         "lost": sent.saturating_sub(rx.messages),
         "elapsed_ns": rx.elapsed_ns,
+        "longest_pause_ns": rx.longest_pause_ns,
         "messages_per_second": rate_of(rx),
         "goodput_bits_per_second": goodput_of(rx, size),
         "intervals": {

@@ -31,6 +31,9 @@ pub struct Figures {
     losses: BTreeMap<String, u64>,
     /// Expiries of a retransmission time-out.
     timeouts: u64,
+    /// From the first transmission of segments that were sent again to their arrival, in round trips as they were then.
+    #[serde(default)]
+    repairs: Repairs,
     /// Forward error correction: parity sent, segments that it protects, and what became of losses.
     #[serde(default)]
     fec: FecFigures,
@@ -59,6 +62,31 @@ struct Recovery {
     p50: u64,
     p99: u64,
     max: u64,
+}
+
+/// Quantiles of repairs, in round trips: upper bounds, an eighth of one apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Repairs {
+    segments: u64,
+    p50: f64,
+    p95: f64,
+    p99: f64,
+}
+
+impl Repairs {
+    fn of(now: &[u64], before: &[u64]) -> Repairs {
+        let counts: Vec<u64> = now.iter().zip(before).map(|(now, before)| now - before).collect();
+        let segments: u64 = counts.iter().sum();
+        let quantile = |q: f64| {
+            let mut left = (segments as f64 * q).ceil() as u64;
+            let place = counts.iter().position(|&count| {
+                left = left.saturating_sub(count);
+                left == 0
+            });
+            if segments == 0 { 0.0 } else { (place.unwrap_or(counts.len()) + 1) as f64 / 8.0 }
+        };
+        Repairs { segments, p50: quantile(0.5), p95: quantile(0.95), p99: quantile(0.99) }
+    }
 }
 
 /// What forward error correction did at one side.
@@ -103,6 +131,7 @@ impl Figures {
             spurious,
             losses: losses.map(|(name, n)| (name.to_owned(), n)).into(),
             timeouts: now.rtos - before.rtos,
+            repairs: Repairs::of(&now.repairs, &before.repairs),
             fec: FecFigures {
                 protected: now.protected - before.protected,
                 parity: sent(Kind::Parity),
@@ -253,6 +282,19 @@ mod tests {
         assert_eq!((figures.recovery_ns.messages, figures.recovery_ns.p50), (3, 1_000));
         let quiet = Figures::of(&before, &before, &histogram(&[]));
         assert_eq!((quiet.recovery_ns, quiet.sent.len()), (Recovery::default(), 0));
+    }
+
+    #[test]
+    fn repairs_are_told_by_the_upper_ends_of_their_places() {
+        let mut before = Counters::default();
+        before.repairs[3] = 5;
+        let mut now = before.clone();
+        now.repairs[8] += 90;
+        now.repairs[15] += 8;
+        now.repairs[31] += 2;
+        let told = Figures::of(&now, &before, &histogram(&[])).repairs;
+        assert_eq!(told, Repairs { segments: 100, p50: 1.125, p95: 2.0, p99: 4.0 });
+        assert_eq!(Figures::of(&now, &now, &histogram(&[])).repairs, Repairs::default());
     }
 
     #[test]

@@ -115,6 +115,7 @@ mod tests {
         let rx = RxReport {
             messages: u64::MAX,
             elapsed_ns: u64::MAX,
+            longest_pause_ns: u64::MAX,
             interval_min: 1.234_567_890_123e7,
             interval_p1: 1.234_567_890_123e7,
             interval_p50: 1.234_567_890_123e7,

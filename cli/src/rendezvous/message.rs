@@ -72,6 +72,9 @@ pub struct RxReport {
     pub messages: u64,
     /// From the first to the last of them, in nanoseconds.
     pub elapsed_ns: u64,
+    /// The longest time between two of them, in nanoseconds; 0 where several ends are put together.
+    #[serde(default)]
+    pub longest_pause_ns: u64,
     /// Messages per second over the intervals within: the least, the first percentile, the median.
     pub interval_min: f64,
     /// First percentile.

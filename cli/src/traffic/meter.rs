@@ -19,6 +19,8 @@ pub struct Meter {
     count: u64,
     first: Option<Instant>,
     last: Instant,
+    /// The longest time between two events.
+    pause: Duration,
     interval: Duration,
     /// Complete intervals, from the first event on.
     closed: Vec<u64>,
@@ -33,6 +35,7 @@ impl Meter {
             count: 0,
             first: None,
             last: Instant::ZERO,
+            pause: Duration::ZERO,
             interval: FINEST,
             closed: Vec::with_capacity(MAX_INTERVALS),
             current: 0,
@@ -49,12 +52,14 @@ impl Meter {
         if self.first.is_none() {
             self.first = Some(now);
             self.current_end = now + self.interval;
+            self.last = now;
         }
         while now >= self.current_end {
             self.close();
         }
         self.current += n;
         self.count += n;
+        self.pause = self.pause.max(now.saturating_since(self.last));
         self.last = self.last.max(now);
     }
 
@@ -93,6 +98,7 @@ impl Meter {
         RxReport {
             messages: self.count,
             elapsed_ns: self.elapsed().as_nanos() as u64,
+            longest_pause_ns: self.pause.as_nanos() as u64,
             interval_min: rates.first().copied().unwrap_or(0.0),
             interval_p1: percentile(&rates, 1.0),
             interval_p50: percentile(&rates, 50.0),
@@ -138,6 +144,17 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_pause_is_between_two_events() {
+        let mut meter = Meter::new();
+        meter.add(1, at(500));
+        assert_eq!(meter.report().longest_pause_ns, 0, "nothing was awaited before");
+        for ms in [501, 531, 532] {
+            meter.add(1, at(ms));
+        }
+        assert_eq!(meter.report().longest_pause_ns, 30_000_000);
+    }
+
+    #[test]
     fn an_even_stream_has_even_intervals() {
         let mut meter = Meter::new();
         for ms in 0..1000 {
@@ -146,6 +163,7 @@ mod tests {
         let report = meter.report();
         assert_eq!(report.messages, 5000);
         assert_eq!(report.elapsed_ns, 999_000_000);
+        assert_eq!(report.longest_pause_ns, 1_000_000);
         assert_eq!(report.intervals, 99);
         assert_eq!(report.interval_ns, 10_000_000);
         for rate in [report.interval_min, report.interval_p1, report.interval_p50] {

@@ -143,7 +143,7 @@ pub struct Reliable<B: Buffer> {
     /// Address handles by session and path.
     handles: Vec<Option<AhKey>>,
     /// Address handles for answers outside sessions, the oldest first.
-    strangers: Vec<(IpAddr, AhKey)>,
+    strangers: Vec<((IpAddr, u8), AhKey)>,
     /// A packet that the port had no room for.
     stalled: Option<Transmit>,
     /// The headers of that packet's segments, or the one header of control.

@@ -155,15 +155,16 @@ impl<B: Buffer> Reliable<B> {
                 Some((handle, peer.qpn, peer.via))
             }
             Destination::Address(to) => {
-                if let Some((_, handle)) = self.strangers.iter().find(|(ip, _)| *ip == to.ip) {
+                let to_find = (to.ip, next.path);
+                if let Some((_, handle)) = self.strangers.iter().find(|(known, _)| *known == to_find) {
                     return Some((*handle, to.qpn, to.via));
                 }
                 if self.strangers.len() == STRANGERS {
                     let (_, oldest) = self.strangers.remove(0);
                     worker.destroy_ah(oldest);
                 }
-                let handle = worker.create_ah(&self.way(to, 0), now).ok()?;
-                self.strangers.push((to.ip, handle));
+                let handle = worker.create_ah(&self.way(to, next.path), now).ok()?;
+                self.strangers.push((to_find, handle));
                 Some((handle, to.qpn, to.via))
             }
         }

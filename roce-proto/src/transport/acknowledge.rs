@@ -1,7 +1,7 @@
 //! What the sender learns from a feedback.
 
 use super::api::{Drop, Origin, Received};
-use super::congestion::{Acked, Congestion};
+use super::congestion::{Acked, Congestion, RoundTrip};
 use super::engine::Engine;
 use super::handshake::MOST_GRANT;
 use super::protect::STAGE;
@@ -146,18 +146,15 @@ impl Engine {
         }
     }
 
-    /// What each path told: its round trip, its marks, its gaps. Returns the shortest sample with the least of its path, the marks, and how many
+    /// What each path told: its round trip, its marks, its gaps. Returns the round trip, the marks, and how many
     /// packets the feedback is the first to tell of.
-    fn take_reports(
-        &mut self,
-        slot: u32,
-        feedback: &Feedback<'_>,
-    ) -> (Option<(Duration, Duration)>, u32, u32) {
+    fn take_reports(&mut self, slot: u32, feedback: &Feedback<'_>) -> (Option<RoundTrip>, u32, u32) {
         let paths = self.sessions[slot].paths;
         let now = self.now;
         let end = feedback.end();
         let (mut best, mut ce) = (None::<(Duration, Duration)>, 0);
         let (mut delays, mut longest, mut samples) = (Duration::ZERO, Duration::ZERO, 0);
+        let mut standing = Duration::ZERO;
         let (mut told, mut marked, mut newest, mut packets) = (0, 0, Duration::MAX, 0u32);
         let mut delay = Duration::ZERO;
         for report in feedback.paths() {
@@ -193,10 +190,11 @@ impl Engine {
             };
             // An age of a whole turn of the clock is no round trip.
             if let Some(sample) = sample.filter(|s| *s < Duration::from_secs(4) && !s.is_zero()) {
-                tx.rtt.sample(sample);
+                tx.rtt.sample(now, sample);
                 let least = tx.rtt.least().unwrap_or(sample);
                 best = best.filter(|b| b.0 <= sample).or(Some((sample, least)));
                 delays += sample.saturating_sub(least);
+                standing += tx.rtt.standing().unwrap_or(sample).saturating_sub(least);
                 longest = longest.max(sample.saturating_sub(least));
                 samples += 1;
             }
@@ -213,16 +211,16 @@ impl Engine {
             tx.peer_delay = delay.max(tx.peer_delay - tx.peer_delay / 16);
             self.set_patience(slot);
         }
-        if let Some((rtt, least)) = best {
+        let round_trip = best.map(|(rtt, least)| {
             self.sessions[slot].tx.queued = rtt > least + (least / 2).max(QUEUE);
             // Of late: it shrinks by a sixteenth with each feedback, as one tells of few paths.
             let tx = &mut self.sessions[slot].tx;
             tx.longest =
                 u32::try_from(longest.as_nanos()).unwrap_or(u32::MAX).max(tx.longest - tx.longest / 16);
             // The mean over the paths: the shortest would be the shorter the more of them there are in a feedback, and favour large windows.
-            best = Some((least + delays / samples.max(1), least));
-        }
+            RoundTrip { least, delay: delays / samples.max(1), standing: standing / samples.max(1) }
+        });
         // Marks on some paths of many are for these to be passed over, not for less to be sent.
-        (best, if 2 * marked > told || !self.config.mechanisms.health { ce } else { 0 }, packets)
+        (round_trip, if 2 * marked > told || !self.config.mechanisms.health { ce } else { 0 }, packets)
     }
 }

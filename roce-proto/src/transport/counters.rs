@@ -41,6 +41,9 @@ impl ClassCounters {
     }
 }
 
+/// Places of [`Counters::repairs`].
+pub const REPAIRS: usize = 32;
+
 /// The counters of an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -94,6 +97,9 @@ pub struct Counters {
     pub told_losses: u64,
     /// Expiries of a retransmission time-out.
     pub rtos: u64,
+    /// Segments that were sent again and arrived, by how much longer that took than the half of a round trip in which an answer comes: in eighths of the
+    /// smoothed round trip of the path they took last, the last place being for all that took longer. The delay of the answer is in it.
+    pub repairs: [u64; REPAIRS],
     /// Rounds whose delay moved the deadlines.
     pub held_up: u64,
     /// Transmissions put off because all chunks of segments in flight were in use.

@@ -278,10 +278,9 @@ impl Engine {
         self.slot_of(session).map(|slot| self.sessions[slot].stats)
     }
 
-    /// The smoothed round trip of a session's first path, once there is one.
+    /// The smoothed round trip of a session's first path that has one, once there is one.
     pub fn round_trip(&self, session: SessionKey) -> Option<Duration> {
-        let slot = self.slot_of(session)?;
-        self.path(slot, 0).tx.rtt.smoothed()
+        self.measured(self.slot_of(session)?).smoothed()
     }
 
     /// Bytes of a session's segments: what was agreed on with the peer.

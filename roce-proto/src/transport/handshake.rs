@@ -150,6 +150,7 @@ impl Engine {
         if tried >= self.config.times.silence {
             self.bring_down(slot, DownReason::NoAnswer(tried));
         } else {
+            self.turn_reply(slot);
             self.send_init(slot);
         }
     }
@@ -201,6 +202,7 @@ impl Engine {
                 if s.accepted {
                     // Our answer was lost. The next one is to this INIT: with the time of the first, the wait between them would be taken for a round trip.
                     self.sessions[slot].began = offer.time;
+                    self.turn_reply(slot);
                     self.owe(slot, due::ACCEPT);
                 }
                 return Ok(Received::Taken(Kind::Init));
@@ -301,7 +303,8 @@ impl Engine {
         self.open(slot, &offer, false);
         let rtt = offer.time.age(self.now);
         // Other paths may be much longer, and what is not known of them is not assumed.
-        self.path_mut(slot, 0).tx.rtt.sample(rtt);
+        let (now, reply) = (self.now, self.sessions[slot].reply);
+        self.path_mut(slot, reply).tx.rtt.sample(now, rtt);
         if self.sessions[slot].paths > 1 {
             self.measure_paths(slot);
         }
@@ -326,6 +329,8 @@ impl Engine {
         s.segment = s.segment.min(offer.segment) & !7;
         s.codecs &= offer.codecs;
         s.paths = s.paths.min(offer.paths);
+        // Without it, the first is as good as any.
+        s.reply = if s.reply < s.paths { s.reply } else { 0 };
         s.peer_window = offer.window.min(65_536);
         // A message begins only if the grant reaches for all of it.
         let granted = u64::from(offer.grant) * u64::from(s.segment);

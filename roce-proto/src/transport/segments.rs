@@ -40,7 +40,7 @@ pub struct Segment {
     pub state: State,
     /// It was sent before.
     pub again: bool,
-    /// While it waits for its repair: nanoseconds from when it was sent to the verdict.
+    /// While it waits for its repair: nanoseconds from when it was sent to the verdict. When it was sent again: from when it was sent first to the last time.
     pub lag: u32,
 }
 

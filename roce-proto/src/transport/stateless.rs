@@ -48,6 +48,8 @@ pub struct Stateless {
     /// Answers that may be given, in nanoseconds of the rate.
     credit: Duration,
     counted: Instant,
+    /// The path of the next answer.
+    turn: u8,
 }
 
 impl Stateless {
@@ -56,6 +58,7 @@ impl Stateless {
             waiting: VecDeque::with_capacity(WAITING),
             credit: EACH * BURST as u32,
             counted: Instant::ZERO,
+            turn: 0,
         }
     }
 
@@ -83,6 +86,13 @@ impl Stateless {
         }
         self.waiting.push_back(answer);
         true
+    }
+
+    /// The path that the next answer takes: each another, as one that carries nothing would take the answer to every repetition.
+    pub fn path(&mut self, paths: u8) -> u8 {
+        let path = self.turn % paths.max(1);
+        self.turn = (path + 1) % paths.max(1);
+        path
     }
 
     /// The next to be sent.
@@ -189,6 +199,14 @@ mod tests {
         let later = at(1) + Duration::from_millis(1);
         (0..1_000).for_each(|i| _ = push(&mut s, later, i));
         assert_eq!(s.waiting.len(), 10, "10,000 a second");
+    }
+
+    #[test]
+    fn answers_take_the_paths_in_turn() {
+        let mut s = Stateless::new();
+        let turns: Vec<u8> = (0..5).map(|_| s.path(3)).collect();
+        assert_eq!(turns, [0, 1, 2, 0, 1]);
+        assert_eq!((s.path(1), s.path(0)), (0, 0));
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl Engine {
 
     /// The larger of 25 µs and an eighth of the round trip.
     pub(super) fn feedback_delay(&self, slot: u32) -> Duration {
-        let rtt = self.path(slot, 0).tx.rtt.smoothed().unwrap_or_default();
+        let rtt = self.measured(slot).smoothed().unwrap_or_default();
         self.config.times.feedback.max(rtt / 8)
     }
 
@@ -72,13 +72,14 @@ impl Engine {
             let written = match what {
                 0 => None,
                 due::INIT => {
-                    let init = Init { offer: self.offer(slot), cookie: s.cookie };
-                    write(buf, Kind::Init, &init.to_bytes())
+                    let (path, init) = (s.reply, Init { offer: self.offer(slot), cookie: s.cookie });
+                    write(buf, Kind::Init, &init.to_bytes()).map(|(kind, len, _)| (kind, len, path))
                 }
                 due::ACCEPT => {
+                    let path = s.reply;
                     let accept =
                         Accept { session: s.remote, offer: self.offer(slot), clock: Ticks::of(self.now) };
-                    write(buf, Kind::Accept, &accept.to_bytes())
+                    write(buf, Kind::Accept, &accept.to_bytes()).map(|(kind, len, _)| (kind, len, path))
                 }
                 due::REJECT => {
                     let (message, seq, reason) = s.rx.reject;
@@ -90,8 +91,8 @@ impl Engine {
                 due::ANNOUNCE => self.write_announce(slot, buf),
                 due::PROBE => self.write_probe(slot, buf),
                 due::CLOSE => {
-                    let close = Close { session: s.remote, reason: s.goodbye };
-                    write(buf, Kind::Close, &close.to_bytes())
+                    let (path, close) = (s.reply, Close { session: s.remote, reason: s.goodbye });
+                    write(buf, Kind::Close, &close.to_bytes()).map(|(kind, len, _)| (kind, len, path))
                 }
                 due::FEEDBACK => self.write_feedback(slot, buf),
                 _ => {
@@ -270,7 +271,7 @@ impl Engine {
         a.number = a.number.next();
         let head = Announce::head_bytes(s.remote, a.number, count as u8);
         buf.get_mut(..Announce::HEAD_LEN)?.copy_from_slice(&head);
-        let wait = self.path(slot, 0).tx.rtt.bound() + self.feedback_delay(slot);
+        let wait = self.measured(slot).bound() + self.feedback_delay(slot);
         let times = self.config.times;
         let a = &mut self.sessions[slot].announcing;
         let wait = (wait.max(times.min_rto) * (1 << a.repeats.min(10))).min(times.max_rto);
@@ -414,9 +415,7 @@ impl Engine {
         let a = &mut self.sessions[slot].announcing;
         a.at = Instant::MAX;
         if a.outstanding != List::default() || a.dirty != List::default() {
-            // The last one may have been lost on a path that carries nothing.
-            let s = &mut self.sessions[slot];
-            s.reply = if s.reply + 1 < s.paths { s.reply + 1 } else { 0 };
+            self.turn_reply(slot);
             self.owe(slot, due::ANNOUNCE);
         }
     }

@@ -42,7 +42,7 @@ impl Engine {
             self.counters.sent[answer.kind as usize] += 1;
             return Some(Transmit {
                 to: Destination::Address(answer.to),
-                path: 0,
+                path: self.stateless.path(self.config.paths),
                 kind: answer.kind,
                 header_len: bytes.len() as u16,
                 source: None,
@@ -331,6 +331,12 @@ impl Engine {
         let s = &mut self.sessions[slot];
         let paths = usize::from(self.config.paths);
         let tx = &mut self.paths[slot as usize * paths + usize::from(path)].tx;
+        if again {
+            // A repair that was waited for left its wait there, which is counted anew.
+            let before = if segment.again { segment.lag } else { 0 };
+            let more = clock.saturating_since(segment.time).as_nanos();
+            segment.lag = before.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
+        }
         segment.again = again;
         segment.path = path;
         segment.path_seq = tx.next;

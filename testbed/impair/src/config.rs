@@ -24,6 +24,8 @@ pub struct Config {
     pub rate: Option<Rate>,
     /// When nothing passes at all.
     pub black_out: Option<BlackOut>,
+    /// When nothing comes out: what would have, does at its end. So does a forwarder that has to wait for its core.
+    pub stall: Option<BlackOut>,
     /// Packets that may be held at once; more are dropped and counted. Bounds the memory.
     pub capacity: usize,
 }
@@ -62,15 +64,21 @@ pub struct BlackOut {
 impl BlackOut {
     /// Whether nothing passes at `now`.
     pub fn is_dark(&self, now: Instant) -> bool {
+        self.end(now) > now
+    }
+
+    /// When the one that there is at `now` is over; `now` if there is none.
+    pub fn end(&self, now: Instant) -> Instant {
         if now < self.from {
-            return false;
+            return now;
         }
         let since = now.saturating_since(self.from).as_nanos();
         let within = match self.every {
             Some(every) if !every.is_zero() => since % every.as_nanos(),
             _ => since,
         };
-        within < self.lasting.as_nanos()
+        let left = self.lasting.as_nanos().saturating_sub(within);
+        now + Duration::from_nanos(u64::try_from(left).unwrap_or(u64::MAX))
     }
 }
 
@@ -85,6 +93,7 @@ impl Default for Config {
             corrupt: 0.0,
             rate: None,
             black_out: None,
+            stall: None,
             capacity: 1 << 16,
         }
     }

@@ -175,6 +175,9 @@ impl<P> Link<P> {
         }
         let jitter = self.up_to(self.config.jitter);
         let mut at = sent + self.config.delay + jitter;
+        if let Some(stall) = self.config.stall {
+            at = stall.end(at);
+        }
         let overtaken = self.config.reorder.filter(|reorder| reorder.share > 0.0);
         match overtaken {
             Some(reorder) if self.happens(reorder.share) => at = at.max(self.last) + self.up_to(reorder.by),

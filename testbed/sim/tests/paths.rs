@@ -1,6 +1,6 @@
 //! What the protocol promises about many paths, in the simulator; each mechanism is shown to matter by switching it off.
 
-use roce_proto::transport::{Mechanisms, PathState};
+use roce_proto::transport::{Algorithm, Mechanisms, PathState};
 use std::time::Duration;
 use testbed_sim::single::Single;
 use testbed_sim::study::paths::{self, Case, Outcome};
@@ -90,6 +90,25 @@ fn the_first_path_may_be_the_dark_one() {
     let outcome = run(&case);
     assert!(outcome.report.stall < Duration::from_millis(10), "{:?}", outcome.report.stall);
     assert!(outcome.back.expect("a dark link") < Duration::from_secs(2), "{:?}", outcome.back);
+}
+
+/// Each side takes another path for each repetition, so the session begins whichever are dark from the start, and however they are combined.
+#[test]
+fn a_session_begins_though_its_first_paths_are_dark() {
+    for (there, back) in [(0, 0), (0, 1), (1, 0), (2, 0)] {
+        let outcome = run(&paths::dark_from_the_start(1, there, back));
+        let time = outcome.report.time;
+        assert!(time < Duration::from_millis(500), "{there} there and {back} back: {time:?}");
+    }
+}
+
+/// Delay that does not stand in a queue is no reason to send less.
+#[test]
+fn forwarders_that_wait_for_their_cores_are_no_congestion() {
+    let [fixed, follows] = [Algorithm::Fixed(512 * 1024), Algorithm::DelayEcn]
+        .map(|congestion| run(&paths::stalled(1, congestion)).goodput * 8e-9);
+    println!("{fixed} {follows}");
+    assert!(fixed > 0.5 && follows > fixed, "{fixed} and {follows} Gb/s");
 }
 
 /// Congestion control moves to other paths before it sends less.

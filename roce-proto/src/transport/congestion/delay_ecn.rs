@@ -1,7 +1,9 @@
 //! A window that follows queueing delay and ECN, in the manner of the Ultra Ethernet transport's NSCC: delay says how full the queue is,
-//! ECN with delay that it is too full, and ECN without delay that one of many paths is busy, which is no reason to send less.
+//! ECN with delay that it is too full, and ECN without delay that one of many paths is busy, which is no reason to send less. Delay
+//! without ECN may also be a process on the way, or at its end, that has to wait for its core. That holds up some packets and not others, and sending
+//! less does not shorten it: so it has to be in all packets of some round trips, and takes the window no lower than it began.
 
-use super::{Acked, Congestion};
+use super::{Acked, Congestion, RoundTrip};
 use crate::time::Instant;
 use core::time::Duration;
 
@@ -60,43 +62,46 @@ impl DelayEcn {
         target + target / 256 * share / 256 * SCALING
     }
 
-    /// At most half, once a round trip.
-    fn cut(&mut self, now: Instant, factor_256: u64) {
+    /// At most half, once a round trip, and not below `least` bytes.
+    fn cut(&mut self, now: Instant, factor_256: u64, least: u64) {
         let since = now.saturating_since(self.last_cut);
         if self.last_cut != Instant::ZERO && since < Duration::from_nanos(u64::from(self.rtt)) {
             return;
         }
         self.last_cut = now;
         self.starting = false;
-        self.window = (self.window * factor_256.max(128) / 256).max(self.least());
+        let least = least.min(self.window);
+        self.window = (self.window * factor_256.max(128) / 256).max(least);
     }
 }
 
 impl Congestion for DelayEcn {
     fn on_acked(&mut self, acked: &Acked) {
-        let Some((rtt, least)) = acked.rtt else {
+        let Some(RoundTrip { least, delay, standing }) = acked.rtt else {
             return;
         };
         let nanos = |d: Duration| u32::try_from(d.as_nanos()).unwrap_or(u32::MAX);
-        self.rtt = nanos(rtt);
-        let delay = nanos(rtt.saturating_sub(least));
+        self.rtt = nanos(least + delay);
+        let (delay, standing) = (nanos(delay), nanos(standing));
         // An eighth: about as many samples as a window of feedback has.
         self.delay = self.delay - self.delay / 8 + delay / 8;
         let target = self.target(nanos(least.max(LEAST_TARGET)));
-        if delay <= target {
+        let marked = acked.ce > 0;
+        if delay <= target || (standing <= target && !marked) {
             if !acked.limited {
                 return;
             }
             // One segment a round trip at the target, eight with an empty queue.
-            let emptiness = u64::from(target - delay) * 7 / u64::from(target) + 1;
+            let emptiness = u64::from(target.saturating_sub(delay)) * 7 / u64::from(target) + 1;
             let grown = acked.bytes * u64::from(self.segment) * emptiness / self.window.max(1);
             // Until anything speaks against it, and while the queue is nearly empty, it doubles in a round trip.
             let grown = if self.starting && delay <= target / 4 { grown.max(acked.bytes) } else { grown };
             self.window = (self.window + grown).min(MOST);
-        } else if acked.ce > 0 || self.delay > target {
+        } else if marked || self.delay > target {
             // The share of the delay that is above the target, half of it at most.
             let factor = u64::from(target) * 256 / u64::from(self.delay.max(target));
-            self.cut(acked.now, ((256 + factor) / 2).min(240));
+            let least = if marked { self.least() } else { FIRST * u64::from(self.segment) };
+            self.cut(acked.now, ((256 + factor) / 2).min(240), least);
         }
     }
 
@@ -131,7 +136,11 @@ mod tests {
         Acked {
             now: Instant::from_nanos(at * 1_000),
             bytes: 64_000,
-            rtt: Some((BASE + Duration::from_micros(delay), BASE)),
+            rtt: Some(RoundTrip {
+                least: BASE,
+                delay: Duration::from_micros(delay),
+                standing: Duration::from_micros(delay),
+            }),
             ce,
             limited: true,
         }
@@ -185,6 +194,32 @@ mod tests {
             assert!(c.window() >= before / 2);
         }
         assert_eq!(c.window(), 2_000, "never below two segments");
+    }
+
+    #[test]
+    fn delay_without_marks_has_to_stand_and_leaves_the_first_window() {
+        let mut c = settled(64);
+        let stalls = |at, standing| {
+            let rtt = RoundTrip {
+                least: BASE,
+                delay: Duration::from_micros(5_000),
+                standing: Duration::from_micros(standing),
+            };
+            Acked { rtt: Some(rtt), ..acked(at, 0, 0) }
+        };
+        for i in 0..100 {
+            c.on_acked(&stalls(10_000 * i, 50));
+        }
+        assert!(c.window() > 64_000, "one that gets through shows that there is no queue: {}", c.window());
+        for i in 100..200 {
+            c.on_acked(&stalls(10_000 * i, 5_000));
+        }
+        assert_eq!(c.window(), 16_000, "a queue is told by marks or losses");
+        c.on_acked(&Acked { ce: 1, ..stalls(3_000_000, 50) });
+        let cut = c.window();
+        assert!((8_000..8_300).contains(&cut), "as by these: {cut}");
+        c.on_acked(&stalls(4_000_000, 5_000));
+        assert_eq!(c.window(), cut, "what is below stays there");
     }
 
     #[test]

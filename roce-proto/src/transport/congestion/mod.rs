@@ -17,12 +17,23 @@ pub struct Acked {
     pub now: Instant,
     /// Bytes acknowledged anew.
     pub bytes: u64,
-    /// A sample of the round trip and the least of its path, if there was one.
-    pub rtt: Option<(Duration, Duration)>,
+    /// A sample of the round trip, if there was one.
+    pub rtt: Option<RoundTrip>,
     /// Packets that carried Congestion Experienced.
     pub ce: u32,
     /// Whether the window was what held sending back.
     pub limited: bool,
+}
+
+/// What the paths of a feedback took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundTrip {
+    /// The least round trip of the one that was the shortest.
+    pub least: Duration,
+    /// What they took more than their least, on average.
+    pub delay: Duration,
+    /// The same of the shortest that each had in its last round trips: what waits in a queue that stands.
+    pub standing: Duration,
 }
 
 /// A window in bytes of segments in flight.

@@ -9,6 +9,7 @@ use super::PathTx;
 use crate::time::Instant;
 use crate::transport::api::SessionKey;
 use crate::transport::engine::Engine;
+use crate::transport::rtt::Rtt;
 use crate::transport::session::due;
 use crate::wire::shim::{PathReport, Seq};
 use core::time::Duration;
@@ -163,6 +164,23 @@ impl Engine {
             }
         }
         reply
+    }
+
+    /// What was answered, or asked, last may have been lost on a path that carries nothing: it takes the next.
+    pub(in crate::transport) fn turn_reply(&mut self, slot: u32) {
+        let s = &mut self.sessions[slot];
+        s.reply = if s.reply + 1 < s.paths { s.reply + 1 } else { 0 };
+    }
+
+    /// The round trip of the first path that was measured: path 0, unless it carries nothing.
+    pub(in crate::transport) fn measured(&self, slot: u32) -> &Rtt {
+        let first = &self.path(slot, 0).tx.rtt;
+        let mut all = (0..self.sessions[slot].paths).map(|p| &self.path(slot, p).tx.rtt);
+        if first.smoothed().is_some() {
+            first
+        } else {
+            all.find(|rtt| rtt.smoothed().is_some()).unwrap_or(first)
+        }
     }
 
     /// A segment of a path is lost; `shown` says that something later of it arrived.

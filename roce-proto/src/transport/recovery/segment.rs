@@ -4,6 +4,7 @@ use super::Cause;
 use crate::time::Instant;
 use crate::transport::api::Status;
 use crate::transport::congestion::Congestion;
+use crate::transport::counters::REPAIRS;
 use crate::transport::engine::Engine;
 use crate::transport::segments::{CHUNK, Segments, State};
 use crate::transport::session::Queue;
@@ -90,6 +91,15 @@ impl Engine {
                 let tx = &mut self.paths[slot as usize * paths + usize::from(segment.path)].tx;
                 self.path_chain.remove(&mut tx.in_flight, record);
                 tx.echoed += 1;
+                if segment.again {
+                    let rtt = tx.rtt.smoothed().unwrap_or_default().as_nanos().max(1);
+                    let took = self.clock.saturating_since(segment.time).as_nanos() + u128::from(segment.lag);
+                    let eighths = took.saturating_sub(rtt / 2) * 8 / rtt;
+                    let place = usize::try_from(eighths).map_or(REPAIRS - 1, |e| e.min(REPAIRS - 1));
+                    if let Some(count) = self.counters.repairs.get_mut(place) {
+                        *count += 1;
+                    }
+                }
             }
             State::Requested => {
                 s.tx.requested -= 1;

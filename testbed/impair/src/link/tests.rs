@@ -49,6 +49,18 @@ fn jitter_spreads_the_delay_and_keeps_the_order() {
 }
 
 #[test]
+fn a_stall_holds_up_what_would_come_out_in_it() {
+    let stall = Some(BlackOut { from: at(100), lasting: us(30), every: Some(us(50)) });
+    let (out, counters) = through(Config { delay: us(10), stall, ..Config::default() }, 1, 200);
+    assert_eq!((out.len(), counters.dark), (200, 0));
+    for d in out {
+        let due = d.packet + 10;
+        let within = if due < 100 { 50 } else { (due - 100) % 50 };
+        assert_eq!(d.at, at(if within < 30 { due - within + 30 } else { due }), "{}", d.packet);
+    }
+}
+
+#[test]
 fn reordering_delays_the_few_not_the_many() {
     let config =
         Config { delay: us(5), reorder: Some(Reorder { share: 0.1, by: us(9) }), ..Config::default() };
@@ -140,19 +152,34 @@ fn any_config() -> impl Strategy<Value = Config> {
     let rate = proptest::option::of((1u64..10_000_000_000, 0u64..20_000, proptest::option::of(0u64..20_000)));
     let black_out = proptest::option::of((0u64..50, time(), proptest::option::of(time())));
     let reorder = proptest::option::of((share(), time()));
-    (loss, (time(), time()), reorder, (share(), share()), rate, black_out, 1usize..50).prop_map(
-        |(loss, (delay, jitter), reorder, (duplicate, corrupt), rate, black_out, capacity)| Config {
-            loss,
-            delay,
-            jitter,
-            reorder: reorder.map(|(share, by)| Reorder { share, by }),
-            duplicate,
-            corrupt,
-            rate: rate.map(|(bits_per_second, queue, mark_from)| Rate { bits_per_second, queue, mark_from }),
-            black_out: black_out.map(|(from, lasting, every)| BlackOut { from: at(from), lasting, every }),
-            capacity,
-        },
-    )
+    let dark = |(from, lasting, every)| BlackOut { from: at(from), lasting, every };
+    (loss, (time(), time()), reorder, (share(), share()), rate, (black_out.clone(), black_out), 1usize..50)
+        .prop_map(
+            move |(
+                loss,
+                (delay, jitter),
+                reorder,
+                (duplicate, corrupt),
+                rate,
+                (black_out, stall),
+                capacity,
+            )| Config {
+                loss,
+                delay,
+                jitter,
+                reorder: reorder.map(|(share, by)| Reorder { share, by }),
+                duplicate,
+                corrupt,
+                rate: rate.map(|(bits_per_second, queue, mark_from)| Rate {
+                    bits_per_second,
+                    queue,
+                    mark_from,
+                }),
+                black_out: black_out.map(dark),
+                stall: stall.map(dark),
+                capacity,
+            },
+        )
 }
 
 proptest! {

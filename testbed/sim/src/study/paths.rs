@@ -158,6 +158,36 @@ pub fn dark(seed: u64) -> Case {
     Case { name: "4 paths, one dark for 300 ms", single, dark: Some((there, from + lasting)) }
 }
 
+/// Lanes that are dark from the first packet on, there and back: the session begins all the same.
+pub fn dark_from_the_start(seed: u64, there: usize, back: usize) -> Case {
+    let mut single = pair(seed, 4, 4);
+    let black_out = Some(BlackOut { from: Instant::ZERO, lasting: Duration::from_secs(60), every: None });
+    let odd = testbed_impair::Config { black_out, ..single.link.clone() };
+    single.odd = vec![(lane(&single, there)[0], odd.clone()), (lane(&single, back)[1], odd)];
+    Case { name: "4 paths, one dark from the start", single, dark: None }
+}
+
+/// Eight paths over four lanes of 1 ms, whose forwarders wait for their cores half of the time: nothing is congested.
+pub fn stalled(seed: u64, congestion: Algorithm) -> Case {
+    let mut single = pair(seed, 4, 8);
+    for i in 0..4 {
+        for (way, link) in lane(&single, i).into_iter().enumerate() {
+            let micros_of = |base: usize, step: usize| micros((base + step * (2 * i + way)) as u64);
+            let stall = Some(BlackOut {
+                from: Instant::ZERO + micros_of(0, 700),
+                lasting: micros_of(2_500, 100),
+                every: Some(micros_of(5_000, 330)),
+            });
+            single
+                .odd
+                .push((link, testbed_impair::Config { stall, ..wire(micros(1_000), 10, 8_000_000, None) }));
+        }
+    }
+    single.messages = 100;
+    single.config.congestion = congestion;
+    Case { name: "8 paths that stall", single, dark: None }
+}
+
 /// Eight paths, one of which loses a share of its packets.
 pub fn one_bad(seed: u64, share: f64) -> Case {
     let mut single = pair(seed, 8, 8);
@@ -201,6 +231,8 @@ pub fn cases(seed: u64) -> Vec<Case> {
         lossy(seed, 0.000_3),
         lossy(seed, 0.003),
         dark(seed),
+        dark_from_the_start(seed, 0, 0),
+        stalled(seed, Algorithm::DelayEcn),
         one_bad(seed, 0.0),
         one_bad(seed, 0.1),
         incast(seed),
