@@ -204,6 +204,7 @@ mod tests {
                     lasting: ms(300),
                     every: Some(ms(2000))
                 }),
+                stall: None,
                 capacity: 100,
             }
         );

@@ -25,7 +25,12 @@ pub fn amount(value: f64, unit: &str) -> String {
         let digits = if value < 100.0 { 1 } else { 0 };
         return format!("{value:.digits$} ns");
     }
-    let digits = if prefix.is_empty() { 0 } else { 2 };
+    // What is counted in round trips or is a share needs its fractions.
+    let digits = match prefix {
+        "" if value == 0.0 || value.abs() >= 10.0 => 0,
+        "" if value.abs() < 0.01 => 5,
+        _ => 2,
+    };
     format!("{value:.digits$} {prefix}{unit}")
 }
 
@@ -38,6 +43,9 @@ mod tests {
         assert_eq!(amount(12_345_678.0, "msg/s"), "12.35 Mmsg/s");
         assert_eq!(amount(912_000.0, "msg/s"), "912.00 kmsg/s");
         assert_eq!(amount(12.0, "msg/s"), "12 msg/s");
+        assert_eq!(amount(1.125, "round trips"), "1.12 round trips");
+        assert_eq!(amount(0.000_18, "of segments"), "0.00018 of segments");
+        assert_eq!(amount(0.0, "of losses"), "0 of losses");
         assert_eq!(amount(1234.0, "ns"), "1234 ns");
         assert_eq!(amount(12_345.0, "ns"), "12345 ns");
         assert_eq!(amount(23.44, "ns"), "23.4 ns");
