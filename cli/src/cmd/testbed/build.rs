@@ -248,7 +248,7 @@ fn legs(plan: &Plan, folder: &Path, stop: &Stop) -> Result<(), Error> {
             lines += &format!(" --rate {rate}");
         }
         let held = if plan.two_dc { path.frames() } else { HELD };
-        memory += 2 * (held as usize + SPARE) * FRAME >> 20;
+        memory += (2 * (held as usize + SPARE) * FRAME) >> 20;
         lines += &format!(" --seed {number} --capacity {held}\n");
     }
     if lines.is_empty() {
