@@ -10,6 +10,7 @@ use dataplane::clock::Clock;
 use dataplane::idle::IdlePolicy;
 use dataplane::io::memory::{MemoryBuf, MemoryBurst, MemoryConfig, MemoryPort};
 use dataplane::io::{PortInfo, PortIo, PortStats};
+use dataplane::qp::QpCounters;
 use dataplane::thread::{Endpoint, ThreadConfig};
 use dataplane::worker::{PortConfig, Worker, WorkerConfig};
 use roce_proto::types::Mtu;
@@ -193,6 +194,21 @@ impl Act for Serving {
     }
 }
 
+/// Serves, and says what each of the last test's queue pairs counted.
+struct Sharing;
+
+impl Act for Sharing {
+    type Out = Vec<QpCounters>;
+
+    fn act<D: Drive>(self, mut bench: Bench<D>) -> Self::Out {
+        bench.serve(&mut Serving::default()).unwrap();
+        let keys = bench.qps.take().unwrap().keys;
+        let counters =
+            bench.drive.with_worker(move |w| keys.iter().map(|&k| w.qp_counters(k).unwrap()).collect());
+        counters.unwrap()
+    }
+}
+
 /// Runs tests, one after the other.
 struct Run {
     specs: Vec<TestSpec>,
@@ -289,6 +305,23 @@ fn both_directions_over_several_queue_pairs() {
         assert_eq!((result.client.sent, result.server.sent), (8001, 8001));
         assert_accounted(form, 8001, &result.server);
         assert_accounted(form, 8001, &result.client);
+    }
+}
+
+#[test]
+fn queue_pairs_take_turns_with_each_message() {
+    // What is over goes to the first ones.
+    let shares = [2668, 2667, 2667];
+    for form in [Form::Inline, Form::Thread] {
+        let spec = TestSpec { bidirectional: true, qps: 3, ..bw(300, 8002) };
+        let (server, client) = Pair::new(form).start(Sharing, Run::new([spec]));
+        let result = client.out().unwrap().remove(0);
+        assert_accounted(form, 8002, &result.server);
+        let counted = server.out();
+        assert_eq!(counted.iter().map(|c| c.sent).collect::<Vec<_>>(), shares, "{form:?}");
+        // Each of the client's sends to its like.
+        let came = counted.iter().map(|c| c.received + c.no_receive);
+        assert_eq!(came.collect::<Vec<_>>(), shares, "{form:?}");
     }
 }
 
