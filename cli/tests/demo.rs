@@ -179,6 +179,7 @@ fn what_cannot_be_is_refused() {
         ("--service ud -s 8192", "8192 bytes do not fit the IB MTU of 4096"),
         ("--service ud -s 2k -m 1024", "2048 bytes do not fit the IB MTU of 1024"),
         ("-s x", "`x` is no size"),
+        ("-D 0", "at least a millisecond"),
         ("--cores 9999", "9999"),
         ("--pcap /nonexistent/x.pcap", "/nonexistent/x.pcap"),
         ("--eal=--no-such-option", "--no-such-option"),

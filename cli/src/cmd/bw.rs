@@ -7,7 +7,7 @@ use super::measure::{
 };
 use crate::error::{Error, Exit};
 use crate::reliable::{self, Audience, ScaleArgs, Service};
-use crate::rendezvous::message::{TestKind, TestSpec};
+use crate::rendezvous::message::{RxReport, TestKind, TestSpec};
 use crate::report::numbers::{Si, plural};
 use crate::report::table::Align::{Left, Right};
 use crate::report::{Document, Out, Table};
@@ -15,7 +15,7 @@ use crate::signal;
 use crate::steps::{self, StepArgs};
 use crate::tags::{self, Mix};
 use crate::traffic::drive::Drive;
-use crate::traffic::session::{Bench, Serve, TestResult, Watch, check_spec};
+use crate::traffic::session::{Bench, Serve, Side, TestResult, Watch, check_spec};
 use crate::units::{self, Rate};
 use clap::Args;
 use dataplane::group::MAX_WORKERS;
@@ -433,12 +433,12 @@ pub fn to_json(result: &TestResult) -> Value {
         "rx_depth": spec.rx_depth,
         "bidirectional": spec.bidirectional,
         "requested_messages_per_second": spec.rate,
-        "client_to_server": direction(&result.server, result.client.sent, spec.size),
+        "client_to_server": direction(result.known(Side::Server), result.client.sent, spec.size),
         "interrupted": result.interrupted,
         "link_lost": result.link_lost,
     });
     if spec.bidirectional {
-        value["server_to_client"] = direction(&result.client, result.server.sent, spec.size);
+        value["server_to_client"] = direction(result.known(Side::Client), result.server.sent, spec.size);
     }
     if let Some(reliable) = &result.reliable {
         value["reliable"] = reliable.clone();
@@ -465,24 +465,28 @@ fn bw_table(result: &TestResult) -> Table {
     ];
     let mut table = Table::new(columns);
     let spec = &result.spec;
-    let mut row = |rx: &crate::rendezvous::message::RxReport, sent: u64, name: &str| {
+    let mut row = |side: Side, sent: u64, name: &str| {
+        let rx = result.known(side);
+        let known = |text: fn(&RxReport, &TestSpec, u64) -> String| {
+            rx.map_or("-".to_owned(), |rx| text(rx, spec, sent))
+        };
         table.row([
             spec.size.to_string(),
             sent.to_string(),
-            rx.messages.to_string(),
-            sent.saturating_sub(rx.messages).to_string(),
-            Si(rate_of(rx)).to_string(),
-            format!("{:.3}", goodput_of(rx, spec.size) / 1e9),
-            interval(rx.intervals, rx.interval_min),
-            interval(rx.intervals, rx.interval_p1),
-            interval(rx.intervals, rx.interval_p50),
+            known(|rx, _, _| rx.messages.to_string()),
+            known(|rx, _, sent| sent.saturating_sub(rx.messages).to_string()),
+            known(|rx, _, _| Si(rate_of(rx)).to_string()),
+            known(|rx, spec, _| format!("{:.3}", goodput_of(rx, spec.size) / 1e9)),
+            known(|rx, _, _| interval(rx.intervals, rx.interval_min)),
+            known(|rx, _, _| interval(rx.intervals, rx.interval_p1)),
+            known(|rx, _, _| interval(rx.intervals, rx.interval_p50)),
             spec.rate.map_or("-".to_owned(), |r| Si(r as f64).to_string()),
             name.to_owned(),
         ]);
     };
-    row(&result.server, result.client.sent, "to server");
+    row(Side::Server, result.client.sent, "to server");
     if spec.bidirectional {
-        row(&result.client, result.server.sent, "to client");
+        row(Side::Client, result.server.sent, "to client");
     }
     table
 }
@@ -500,5 +504,43 @@ mod tests {
         assert_eq!(messages_per_second(Rate::BitsPerSecond(8e9), 1000), 1_000_000);
         assert_eq!(messages_per_second(Rate::MessagesPerSecond(0.2), 1000), 1);
         assert_eq!(messages_per_second(Rate::BitsPerSecond(8.0), 0), 1);
+    }
+
+    #[test]
+    fn what_nobody_told_is_neither_none_nor_lost() {
+        let spec = TestSpec {
+            kind: TestKind::Bw,
+            size: 64,
+            qps: 1,
+            iters: Some(7),
+            duration_ms: None,
+            tx_depth: 1,
+            rx_depth: 1,
+            bidirectional: true,
+            rate: None,
+        };
+        let report = |messages| RxReport { messages, sent: 7, ..RxReport::default() };
+        let result = |untold| TestResult {
+            spec: spec.clone(),
+            server: report(5),
+            client: report(0),
+            rtt: None,
+            unanswered: 0,
+            untold,
+            interrupted: false,
+            link_lost: 0,
+            reliable: None,
+        };
+        let cells = |untold, line: usize| {
+            let text = bw_table(&result(untold)).to_string();
+            text.lines().nth(line).unwrap().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(cells(None, 1)[1..4], ["7", "5", "2"]);
+        assert_eq!(cells(None, 2)[1..4], ["7", "0", "7"]);
+        assert_eq!(cells(Some(Side::Client), 1)[1..4], ["7", "5", "2"]);
+        assert_eq!(cells(Some(Side::Client), 2)[1..4], ["7", "-", "-"]);
+        assert_eq!(cells(Some(Side::Server), 1)[1..6], ["7", "-", "-", "-", "-"]);
+        assert_eq!(to_json(&result(Some(Side::Client)))["server_to_client"], json!({ "sent": 7 }));
+        assert_eq!(to_json(&result(Some(Side::Client)))["client_to_server"]["lost"], 2);
     }
 }

@@ -304,7 +304,8 @@ pub fn goodput_of(rx: &RxReport, size: u32) -> f64 {
 }
 
 /// One direction as JSON.
-pub fn direction(rx: &RxReport, sent: u64, size: u32) -> Value {
+pub fn direction(rx: Option<&RxReport>, sent: u64, size: u32) -> Value {
+    let Some(rx) = rx else { return json!({ "sent": sent }) };
     json!({
         "sent": sent,
         "received": rx.messages,

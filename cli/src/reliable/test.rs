@@ -11,8 +11,8 @@ use crate::host::Host;
 use crate::rendezvous::message::{RxReport, TestKind, TestSpec};
 use crate::traffic::drive::Buf;
 use crate::traffic::meter::Meter;
-use crate::traffic::pingpong::WARM_UP;
-use crate::traffic::session::{Counted, TestResult, drops_since};
+use crate::traffic::pingpong::{WARM_UP, is_warm};
+use crate::traffic::session::{Counted, Side, TestResult, drops_since};
 use dataplane::io::PortIo;
 use dataplane::reliable::{Counters, Done};
 use hdrhistogram::Histogram;
@@ -23,6 +23,8 @@ use roce_proto::transport::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
+/// After a signal the client waits so long for what is under way, and for the server's word about it.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Rounds between two looks at the signal and the progress line.
 const LOOK: u32 = 4_096;
 
@@ -40,6 +42,9 @@ struct Run {
     posted: u64,
     sent: u64,
     started: Instant,
+    /// The client's last message of a latency test set out then, and whether its round trip counts.
+    pinged: Instant,
+    counts: bool,
     over: bool,
     told: bool,
     meter: Meter,
@@ -94,6 +99,8 @@ impl Run {
             posted: 0,
             sent: 0,
             started: end.now,
+            pinged: end.now,
+            counts: false,
             over: !sends,
             told: !sends,
             meter: Meter::new(),
@@ -154,7 +161,9 @@ impl Run {
         let elapsed = now.saturating_since(self.started);
         let quota = self.spec.iters.map_or(u64::MAX, |n| n + self.warm_up());
         let time_is_up = self.spec.duration_ms.is_some_and(|ms| elapsed >= Duration::from_millis(ms));
-        if self.posted >= quota || time_is_up {
+        // However slow the way is, one round trip is measured.
+        let some_counted = self.rtt.is_none() || self.counts;
+        if self.posted >= quota || time_is_up && some_counted {
             self.over = true;
             return 0;
         }
@@ -259,8 +268,8 @@ impl Run {
                 self.classes.came(tag);
                 match (&mut self.rtt, self.spec.kind) {
                     (Some(rtt), _) => {
-                        if self.meter.count() > WARM_UP {
-                            let trip = end.moment().saturating_since(self.started);
+                        if self.counts {
+                            let trip = end.moment().saturating_since(self.pinged);
                             rtt.saturating_record(trip.as_nanos() as u64);
                         }
                         self.receive(end, (session, tag), buf)?;
@@ -316,13 +325,12 @@ impl Run {
         end: &mut End<I>,
         audience: &mut impl Audience,
     ) -> Result<bool, Error> {
-        let mut rounds = 0;
+        let (mut rounds, mut give_up) = (0, None);
         self.started = end.now;
-        let begun = end.now;
         while !self.is_done() {
             let mut busy = match self.rtt {
                 // One message in flight: the next when the last is back.
-                Some(_) => self.meter.count() == self.posted && self.ping(end, begun)?,
+                Some(_) => self.meter.count() == self.posted && self.ping(end)?,
                 None => self.post(end)?,
             };
             end.round(busy);
@@ -335,10 +343,12 @@ impl Run {
                 match event {
                     Event::Down { session, reason, .. } if self.sessions.contains(&session) => {
                         // The peer closes once it has our result, which may be before we know that it has.
-                        if !self.has_all() {
-                            return Err(lost(reason));
+                        match self.has_all() {
+                            true => self.closed |= session == self.session,
+                            // A signal to the terminal is for both.
+                            false if give_up.is_some() => return Ok(false),
+                            false => return Err(lost(reason)),
                         }
-                        self.closed |= session == self.session;
                     }
                     Event::Up { session, .. } => end.listen(session)?,
                     Event::Down { .. } => {}
@@ -348,26 +358,28 @@ impl Run {
             if rounds >= LOOK {
                 rounds = 0;
                 if end.stopped() {
-                    return Ok(false);
+                    if !self.client || end.now >= *give_up.get_or_insert(end.now + LAST_WORDS) {
+                        return Ok(false);
+                    }
+                    self.over = true;
                 }
                 end.check_port()?;
                 let messages = if self.sends { self.sent } else { self.meter.count() };
-                audience.progress(&self.spec, messages, end.now.saturating_since(begun));
+                audience.progress(&self.spec, messages, end.now.saturating_since(self.started));
             }
         }
-        Ok(true)
+        Ok(give_up.is_none())
     }
 
     /// The client's next message of a latency test.
-    fn ping<I: PortIo + 'static>(&mut self, end: &mut End<I>, begun: Instant) -> Result<bool, Error> {
-        // Quota and time count from the beginning, the round trip from here.
-        self.started = begun;
+    fn ping<I: PortIo + 'static>(&mut self, end: &mut End<I>) -> Result<bool, Error> {
         let due = self.due(end.now);
-        self.started = end.now;
         if due == 0 || self.over {
             return self.post(end);
         }
         let Some(buf) = self.free.pop() else { return Ok(false) };
+        self.pinged = end.now;
+        self.counts = is_warm(&self.spec, self.posted, end.now.saturating_since(self.started));
         self.send(end, buf)
     }
 }
@@ -424,6 +436,7 @@ pub(super) fn measure<I: PortIo + 'static>(
         run.cost = cost;
         let whole = run.run(end, audience)?;
         let (client, own) = run.report(end);
+        let untold = run.result.is_none().then_some(Side::Server);
         let (mut server, theirs) = run.result.take().unwrap_or_default();
         // Its result may have been written before it had sent all.
         server.sent = run.expected.unwrap_or(server.sent);
@@ -434,6 +447,7 @@ pub(super) fn measure<I: PortIo + 'static>(
             client,
             rtt: run.rtt.take(),
             unanswered,
+            untold,
             interrupted: !whole,
             link_lost: end.link_lost() - run.link_lost,
             reliable: None,
@@ -477,6 +491,7 @@ pub(super) fn serve<I: PortIo + 'static>(
             Some(own) => own,
             None => run.report(end),
         };
+        let untold = run.result.is_none().then_some(Side::Client);
         let (mut client, theirs) = run.result.take().unwrap_or_default();
         // Results may have been written before all was sent.
         server.sent = run.posted;
@@ -487,6 +502,7 @@ pub(super) fn serve<I: PortIo + 'static>(
             client,
             rtt: None,
             unanswered: 0,
+            untold,
             interrupted: !whole,
             link_lost: end.link_lost() - run.link_lost,
             reliable: None,

@@ -31,6 +31,7 @@ pub fn results(parts: &[TestResult]) -> Option<TestResult> {
         client: reports(&parts.iter().map(|p| &p.client).collect::<Vec<_>>()),
         rtt: None,
         unanswered: parts.iter().map(|p| p.unanswered).sum(),
+        untold: parts.iter().find_map(|p| p.untold),
         interrupted: parts.iter().any(|p| p.interrupted),
         // They have one link.
         link_lost: parts.iter().map(|p| p.link_lost).max().unwrap_or(0),
@@ -103,6 +104,7 @@ fn rates(timed: &[(&Series, u64)], start: u64, end: u64, interval: u64) -> Vec<f
 mod tests {
     use super::*;
     use crate::rendezvous::message::TestKind;
+    use crate::traffic::session::Side;
 
     fn spec() -> TestSpec {
         TestSpec {
@@ -194,6 +196,7 @@ mod tests {
             client: RxReport::default(),
             rtt: None,
             unanswered: 0,
+            untold: (i == 1).then_some(Side::Client),
             interrupted: i == 1,
             link_lost: 1,
             reliable: None,
@@ -201,6 +204,7 @@ mod tests {
         let merged = results(&[one(0), one(1)]).unwrap();
         assert_eq!((merged.spec.iters, merged.spec.rate), (Some(10), Some(5)));
         assert_eq!((merged.server.messages, merged.interrupted, merged.link_lost), (6, true, 1));
+        assert!(merged.known(Side::Client).is_none() && merged.known(Side::Server).is_some());
         assert!(results(&[]).is_none());
     }
 }

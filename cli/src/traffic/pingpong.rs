@@ -4,6 +4,7 @@ use super::drive::{Buf, Drive};
 use super::flow::{DATA_QKEY, Flow};
 use crate::error::Error;
 use crate::rendezvous::Control;
+use crate::rendezvous::message::TestSpec;
 use dataplane::ah::AhKey;
 use dataplane::cq::{WcOpcode, WcStatus};
 use dataplane::qp::{GRH_LEN, SendWr};
@@ -16,6 +17,13 @@ pub const LOST_AFTER: Duration = Duration::from_millis(200);
 
 /// Round trips that are made first and not counted: caches, neighbours and clocks settle.
 pub const WARM_UP: u64 = 200;
+
+/// Whether a round trip counts that begins after `made` others and so long after the test: a test of a given duration warms up for
+/// a tenth of it at the most, or it would measure nothing over a long way.
+pub fn is_warm(spec: &TestSpec, made: u64, elapsed: Duration) -> bool {
+    let tenth = spec.duration_ms.map(|ms| Duration::from_millis(ms) / 10);
+    made >= WARM_UP || tenth.is_some_and(|tenth| elapsed >= tenth)
+}
 
 /// The state of the client's end.
 pub struct Pinger {
@@ -39,12 +47,13 @@ impl Pinger {
         Ok(Pinger { rtt, lost: 0, sent: 0, message, ah, peer })
     }
 
-    /// One round trip.
+    /// One round trip, which counts or not.
     pub fn ping<D: Drive>(
         &mut self,
         drive: &mut D,
         flow: &mut Flow,
         control: &mut Control,
+        counts: bool,
     ) -> Result<(), Error> {
         let sequence = self.sent.to_be_bytes();
         if let Some(head) = self.message.first_chunk_mut() {
@@ -66,7 +75,7 @@ impl Pinger {
                 let now = drive.now();
                 flow.rx.add(received, now);
                 if ours {
-                    if self.sent > WARM_UP {
+                    if counts {
                         let rtt = now.saturating_since(started).as_nanos() as u64;
                         self.rtt.saturating_record(rtt);
                     }
@@ -235,5 +244,38 @@ impl Echo {
         }
         flow.rx.add(received, drive.round_time());
         Ok(turn.busy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rendezvous::message::TestKind;
+
+    fn spec(iters: Option<u64>, duration_ms: Option<u64>) -> TestSpec {
+        TestSpec {
+            kind: TestKind::Lat,
+            size: 64,
+            qps: 1,
+            iters,
+            duration_ms,
+            tx_depth: 64,
+            rx_depth: 64,
+            bidirectional: false,
+            rate: None,
+        }
+    }
+
+    #[test]
+    fn warming_up_ends_with_enough_round_trips_or_a_tenth_of_the_time() {
+        let ms = Duration::from_millis;
+        let (lasting, counted) = (spec(None, Some(1000)), spec(Some(10), None));
+        for (made, elapsed, warm) in
+            [(0, ms(0), false), (199, ms(99), false), (200, ms(0), true), (0, ms(100), true)]
+        {
+            assert_eq!(is_warm(&lasting, made, elapsed), warm, "{made} in {elapsed:?}");
+        }
+        assert!(!is_warm(&counted, 199, ms(100_000)), "no time was given");
+        assert!(is_warm(&counted, 200, ms(0)));
     }
 }

@@ -19,7 +19,7 @@ use crate::report::numbers::{Bytes, Time};
 use crate::report::{Document, JsonTarget};
 use crate::signal::{self, Stop};
 use crate::traffic::drive::Drive;
-use crate::traffic::session::{Bench, Client, TestResult, Watch, check_spec};
+use crate::traffic::session::{Bench, Client, Side, TestResult, Watch, check_spec};
 use crate::units;
 use child::ServerProcess;
 use clap::Args;
@@ -178,7 +178,7 @@ impl DemoArgs {
             size: u32::try_from(size).unwrap_or(u32::MAX),
             qps: 1,
             iters: None,
-            duration_ms: Some(self.duration.as_millis().max(1) as u64),
+            duration_ms: Some(self.duration.as_millis() as u64),
             tx_depth: DEPTHS.0,
             rx_depth: DEPTHS.1,
             bidirectional: false,
@@ -390,6 +390,8 @@ impl ClientJob<'_> {
 
     fn keep(&mut self, result: TestResult) {
         match result.spec.kind {
+            // Of one that a signal ended before the server could say what came there is no row.
+            TestKind::Bw if result.known(Side::Server).is_none() => {}
             TestKind::Bw => self.rows.push(Row { bw: result, lat: None }),
             TestKind::Lat => {
                 if let Some(row) = self.rows.last_mut() {

@@ -7,7 +7,7 @@ use crate::rendezvous::message::RxReport;
 use crate::report::Table;
 use crate::report::numbers::{Bytes, Si, Time};
 use crate::report::table::Align::Right;
-use crate::traffic::session::TestResult;
+use crate::traffic::session::{Side, TestResult};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ impl Row {
         let bw = &self.bw;
         json!({
             "size": bw.spec.size,
-            "throughput": direction(&bw.server, bw.client.sent, bw.spec.size),
+            "throughput": direction(bw.known(Side::Server), bw.client.sent, bw.spec.size),
             "latency": self.lat.as_ref().and_then(|l| Some(lat::to_json(l.rtt.as_ref()?, l.unanswered))),
             "drops": self.drops(),
             "reliable": {
@@ -157,6 +157,7 @@ mod tests {
             client,
             rtt,
             unanswered: 3,
+            untold: None,
             interrupted: false,
             link_lost: 0,
             reliable: None,

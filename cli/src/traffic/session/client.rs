@@ -6,7 +6,7 @@ use crate::rendezvous::Peer;
 use crate::rendezvous::message::{Message, RxReport, TestKind, TestSpec, VERSION};
 use crate::traffic::drive::Drive;
 use crate::traffic::flow::{Flow, Sending};
-use crate::traffic::pingpong::{Pinger, WARM_UP};
+use crate::traffic::pingpong::{Pinger, WARM_UP, is_warm};
 use roce_proto::time::Instant;
 use roce_proto::types::Qpn;
 use std::net::IpAddr;
@@ -80,6 +80,7 @@ impl<D: Drive> Client<D> {
             client,
             rtt,
             unanswered,
+            untold: None,
             interrupted,
             link_lost,
             reliable: None,
@@ -239,10 +240,11 @@ impl<D: Drive> Client<D> {
         let started = self.bench.drive.now();
         let until = spec.duration_ms.map(|ms| started + Duration::from_millis(ms));
         let iters = spec.iters.map(|n| n.saturating_add(WARM_UP));
-        let mut told = started;
+        let (mut told, mut now) = (started, started);
         loop {
-            pinger.ping(&mut self.bench.drive, flow, &mut self.bench.control)?;
-            let now = self.bench.drive.now();
+            let counts = is_warm(spec, pinger.sent, now.saturating_since(started));
+            pinger.ping(&mut self.bench.drive, flow, &mut self.bench.control, counts)?;
+            now = self.bench.drive.now();
             if now.saturating_since(told) >= Duration::from_millis(200) {
                 told = now;
                 watch.progress(spec, pinger.sent, now.saturating_since(started));
@@ -250,8 +252,7 @@ impl<D: Drive> Client<D> {
             if self.bench.time_to_look(true) || pinger.lost > 0 {
                 self.look()?;
             }
-            let enough = until.is_some_and(|u| now >= u) && pinger.sent > WARM_UP
-                || iters.is_some_and(|n| pinger.sent >= n);
+            let enough = counts && until.is_some_and(|u| now >= u) || iters.is_some_and(|n| pinger.sent >= n);
             if enough || self.bench.stopped() {
                 return Ok(());
             }

@@ -54,6 +54,26 @@ pub trait Watch {
     fn progress(&mut self, _spec: &TestSpec, _messages: u64, _elapsed: Duration) {}
 }
 
+/// An end of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The one that was started with a host.
+    Client,
+    /// The one that waited for it.
+    Server,
+}
+
+impl TestResult {
+    /// What `side` received, as far as that is known.
+    pub fn known(&self, side: Side) -> Option<&RxReport> {
+        let report = match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        };
+        (self.untold != Some(side)).then_some(report)
+    }
+}
+
 /// Both ends' results of a test, as the client or the server knows them.
 #[derive(Clone, Debug)]
 pub struct TestResult {
@@ -67,6 +87,8 @@ pub struct TestResult {
     pub rtt: Option<Histogram<u64>>,
     /// Messages of a latency test that did not come back.
     pub unanswered: u64,
+    /// The side that did not say what it received: all but `sent` of its report is unknown.
+    pub untold: Option<Side>,
     /// It was ended before its time by a signal.
     pub interrupted: bool,
     /// Times that this side's link went down meanwhile.

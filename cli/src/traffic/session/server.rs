@@ -1,6 +1,6 @@
 //! The server's side: one client at a time, its tests one after the other.
 
-use super::{Bench, QUIET, SILENCE, TestResult, Watch, check_spec, drops_since};
+use super::{Bench, QUIET, SILENCE, Side, TestResult, Watch, check_spec, drops_since};
 use crate::error::Error;
 use crate::rendezvous::Peer;
 use crate::rendezvous::message::{Message, RxReport, TestKind, TestSpec, VERSION};
@@ -197,6 +197,7 @@ impl<D: Drive> Bench<D> {
             client,
             rtt: None,
             unanswered: 0,
+            untold: Some(Side::Client),
             interrupted: false,
             link_lost: self.port.lost() - lost,
             reliable: None,
