@@ -70,16 +70,18 @@ impl Wan {
 
 #[test]
 fn the_round_trip_is_as_long_as_asked() {
-    // There is time for at most 50 round trips, fewer than tests by count make before they measure.
+    // There is time for at most 100 round trips, fewer than tests by count make before they measure.
     for test in ["lat --service ud", "lat"] {
         let wan = Wan::start("--delay 5ms --json=/dev/null");
-        let report = wan.run(test, "-s 64 -D 500ms");
+        let report = wan.run(test, "-s 64 -D 1");
         let latency = &report["results"][0]["latency"];
-        let p50 = latency["half_rtt_ns"]["p50"].as_f64().expect("a median");
-        assert!((5e6..10e6).contains(&p50), "{test}: {p50} ns");
+        let half = |name: &str| latency["half_rtt_ns"][name].as_f64().expect("a time");
+        // What others do on the machine makes single trips longer, and none shorter.
+        assert!((5e6..10e6).contains(&half("min")), "{test}: {latency}");
+        assert!(half("p50") < 30e6, "{test}: {latency}");
         // A tenth of the time goes to warming up.
         let trips = latency["round_trips"].as_u64().unwrap();
-        assert!((1..=46).contains(&trips), "{test}: {trips} round trips");
+        assert!((1..=91).contains(&trips), "{test}: {latency}");
     }
 }
 
