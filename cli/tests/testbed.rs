@@ -208,7 +208,8 @@ fn losses_are_repaired_within_round_trips() {
     // 26,400 segments.
     assert!(number(&repairs["segments"]) > 50, "{client:#}");
     let [p50, p95] = ["p50", "p95"].map(|name| repairs[name].as_f64().unwrap());
-    assert!(p50 <= 2.0 && p50 <= p95, "{client:#}");
+    // The figure is 1.5; a repair by time-out would take ten and more.
+    assert!(p50 <= 4.0 && p50 <= p95, "{client:#}");
     let by_time = number(&client["losses"]["timeout"]);
     assert!(by_time * 20 < number(&repairs["segments"]), "{client:#}");
 }

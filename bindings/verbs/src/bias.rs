@@ -64,7 +64,7 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Several threads will use it all the time: nobody is to own the bias.
+    /// Several threads will use it all the time: nobody is to own the bias. Not to be called by who holds it.
     pub fn keep_even(&self) {
         patience::lock(&self.row).even = true;
     }

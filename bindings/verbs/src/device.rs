@@ -226,6 +226,10 @@ impl Device {
         }
         watch_for_forks();
         let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before it is taken: it is a lock too.
+        if self.config.thread {
+            self.engine.keep_even();
+        }
         let mut engine = self.engine.lock();
         if engine.is_none() {
             let all: Vec<DeviceConfig> = devices().all.iter().map(|d| d.config.clone()).collect();
@@ -240,9 +244,6 @@ impl Device {
         }
         contexts.push(context);
         self.opened.notify_all();
-        if self.config.thread {
-            self.engine.keep_even();
-        }
         if !self.ticking.swap(true, Ordering::Relaxed) {
             tick::start(self);
         }
