@@ -254,10 +254,16 @@ impl Device {
     fn end(&'static self) {
         /// A thread that is within a verb is done with it long before; one that was interrupted there never is.
         const PATIENCE: Duration = Duration::from_millis(500);
+        /// What a peer that shares its processor with others takes to read a ring.
+        const UNREAD: Duration = Duration::from_millis(50);
         if let Some(mut guard) = self.engine.try_lock(PATIENCE)
             && let Some(mut engine) = guard.take()
         {
             engine.worker.flush();
+            // The peer drops what it has not read of a memif ring once the other side is gone, the last answer of a ping-pong for instance.
+            if engine.worker.port_info(0).is_some_and(|port| port.driver == "net_memif") {
+                std::thread::sleep(UNREAD);
+            }
         }
     }
 
