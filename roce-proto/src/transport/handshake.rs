@@ -96,7 +96,6 @@ impl Engine {
             alive_at: Instant::MAX,
             wheel_at: Instant::MAX,
             inits: 0,
-            opened: Instant::MAX,
             began: Ticks(0),
             channel_count: 0,
             channels: List::default(),
@@ -345,7 +344,6 @@ impl Engine {
         s.rx.announced = offer.first.back(1);
         s.due &= !due::INIT;
         s.heard = clock;
-        s.opened = clock;
         s.alive_at = clock + config.times.keep_alive;
         let (peer, at, paths) = (s.peer, s.alive_at, s.paths);
         for path in 0..paths {

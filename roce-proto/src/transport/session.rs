@@ -382,8 +382,6 @@ pub struct Session {
     pub wheel_at: Instant,
     /// INITs sent.
     pub inits: u8,
-    /// When it opened.
-    pub opened: Instant,
     /// The time in the peer's INIT, which the ACCEPT echoes.
     pub began: Ticks,
     /// Channels in use.
@@ -564,7 +562,7 @@ mod tests {
     #[test]
     fn records_keep_within_their_bounds() {
         assert!(
-            size_of::<Session>() + size_of::<Path>() <= 776,
+            size_of::<Session>() + size_of::<Path>() <= 768,
             "{} {}",
             size_of::<Session>(),
             size_of::<Path>()
