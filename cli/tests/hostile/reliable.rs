@@ -61,7 +61,8 @@ fn transfer(bridge: &Bridge, harmful: bool) -> Transfer {
             assert_eq!(session.peer, Ipv4Addr::new(10, 9, 0, 2));
             let mut frames = hostile(&to, &session, &captured);
             if !harmful {
-                frames.iter_mut().for_each(|frame| frame[12..14].copy_from_slice(&[0x88, 0xb5]));
+                // The UDP port beside ours: the kernel, which looks at each frame before us, has as much work with it.
+                frames.iter_mut().for_each(|frame| frame[36..38].copy_from_slice(&4790u16.to_be_bytes()));
             }
             for frame in frames.iter().cycle() {
                 if stop.load(Ordering::Relaxed) {
@@ -138,10 +139,9 @@ fn a_reliable_transfer_keeps_what_the_port_leaves_it() {
         ratios.sort_by(f64::total_cmp);
         ratios[PAIRS / 2]
     };
-    // Whoever else computes on this machine is in the ratio too: what is too slow is so in each of three measurements. The figure is
-    // 0.9, on a machine with a processor for each of the three that work here; on two, they take time from each other.
+    // Whoever else computes on this machine is in the ratio too: what is too slow is so in each of three measurements.
     assert!(
-        (0..3).any(|_| kept() >= 0.75),
+        (0..3).any(|_| kept() >= 0.9),
         "hostile packets cost more than the port leaves in each measurement"
     );
 }
