@@ -31,6 +31,8 @@ const SEED: u64 = 0x5eed_0bad;
 const KEPT: &str = "ipv4_fragment";
 const QPN: u32 = 0xab_cdef;
 const QKEY: u32 = 0x1ee7_a11c;
+/// The Q_Key of the reliable service, and of rdma-core's examples.
+const USUAL_QKEY: u32 = 0x1111_1111;
 
 /// Three ports on a bridge: `srv` and `cli` for two endpoints, `bad` for the frames.
 struct Bridge {

@@ -1,6 +1,6 @@
 //! Forged packets of the reliable service at full rate, and replays of its own, while it carries a transfer.
 
-use super::{Bridge, LIMIT, SEED, memory_of, number};
+use super::{Bridge, LIMIT, SEED, USUAL_QKEY, memory_of, number};
 use serde_json::Value;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,9 +8,8 @@ use std::time::Duration;
 use testbed_hostile::reliable::{Known, forged, known};
 use testbed_hostile::{Target, listen};
 
-/// Where `bw` serves the reliable service, and its Q_Key.
+/// Where `bw` serves the reliable service.
 const QPN: u32 = 0x53_5058;
-const QKEY: u32 = 0x1111_1111;
 /// Frames that are sent over and over.
 const FRAMES: usize = 6_000;
 
@@ -40,7 +39,7 @@ fn transfer(bridge: &Bridge, harmful: bool) -> Transfer {
     let sent = bridge.folder.path().join("client.json");
     let mut server = bridge.spraywire("srv", "bw");
     server.wait_for("waiting", LIMIT);
-    let to = Target { qkey: QKEY, ..bridge.target(QPN) };
+    let to = Target { qkey: USUAL_QKEY, ..bridge.target(QPN) };
     let (open, stop, count) = (bridge.wire(), AtomicBool::new(false), AtomicU64::new(0));
     let name = bridge.ns.name().to_owned();
     let mut grown = 0;

@@ -1,6 +1,6 @@
 //! Hostile frames to a program written for RDMA hardware, which a library preloaded into it makes an endpoint.
 
-use super::{Bridge, KEPT, LIMIT, SEED};
+use super::{Bridge, KEPT, LIMIT, SEED, USUAL_QKEY};
 use crate::stats::{fates, stats};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -13,8 +13,7 @@ use testbed_net::{Process, Veth, eventually, veth};
 
 /// Of each kind.
 const EACH: usize = 40;
-/// The Q_Key of rdma-core's examples, and the first queue pair of a device.
-const QKEY: u32 = 0x1111_1111;
+/// The first queue pair of a device.
 const QPN: u32 = 0x1_0000;
 
 /// Two ends of a ping-pong that does not end by itself, over the bridge; what they tell each other goes another way.
@@ -77,7 +76,7 @@ fn a_verbs_program_counts_each_kind_and_goes_on() {
     veth((&bridge.ns, "m0"), (&bridge.cli, "m0"), Veth::default());
     bridge.ns.address("m0", "10.77.0.1/24");
     bridge.cli.address("m0", "10.77.0.2/24");
-    let target = Target { qkey: QKEY, ..bridge.target(QPN) };
+    let target = Target { qkey: USUAL_QKEY, ..bridge.target(QPN) };
     let kinds = KINDS.len();
     let all: Vec<Hostile> = Generator::new(SEED, target, |_| true).take(EACH * kinds).collect();
     let (decided, chance): (Vec<Hostile>, Vec<Hostile>) =
