@@ -6,6 +6,7 @@ use dataplane::idle::allowed_cores;
 use dataplane::io::PortIo;
 use dataplane::observe::{Probe, socket};
 use dataplane::worker::Worker;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The socket, and what answers.
@@ -16,6 +17,10 @@ struct Served {
     /// None if there cannot be one, which is no reason to do without the endpoint.
     _socket: Option<socket::Socket>,
 }
+
+/// The descriptor that the socket listens at, or none.
+static LISTENER: AtomicI32 = AtomicI32::new(NONE);
+const NONE: i32 = -1;
 
 /// The worker of a device can be asked from now on. The process has the name of the device that it opens first.
 pub fn serve<I: PortIo>(config: &DeviceConfig, worker: &mut Worker<I, AppBuf>) {
@@ -28,6 +33,7 @@ pub fn serve<I: PortIo>(config: &DeviceConfig, worker: &mut Worker<I, AppBuf>) {
         if let Err(e) = &socket {
             tracing::info!("spraywire stats cannot ask this process: {e}");
         }
+        LISTENER.store(socket.as_ref().map_or(NONE, |socket| socket.listener()), Ordering::Relaxed);
         Served { probe, _socket: socket.ok() }
     });
     served.probe.attach(worker);
@@ -37,6 +43,16 @@ pub fn serve<I: PortIo>(config: &DeviceConfig, worker: &mut Worker<I, AppBuf>) {
 pub fn end() {
     // Whoever ends the process may have interrupted somebody who has the lock, and waits for nothing.
     if let Ok(mut served) = SERVED.try_lock() {
+        LISTENER.store(NONE, Ordering::Relaxed);
         drop(served.take());
+    }
+}
+
+/// This is a child that was forked: the socket is its parent's alone. Nothing but what is allowed between fork and exec.
+pub fn in_child() {
+    let listener = LISTENER.swap(NONE, Ordering::Relaxed);
+    if listener != NONE {
+        // SAFETY: the child's copy of the parent's descriptor; its owner is a thread of the parent's.
+        unsafe { libc::close(listener) };
     }
 }

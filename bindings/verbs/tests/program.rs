@@ -46,6 +46,7 @@ fn run(case: &str) -> Output {
     std::fs::write(&config, text).unwrap();
     let mut command = Command::new("timeout");
     command.args(["-k", "5", "120"]).arg(program()).arg(case);
+    command.env("SPRAYWIRE_RUNTIME_DIR", folder.path().join("run"));
     command.env("LD_PRELOAD", library()).env("SPRAYWIRE_CONFIG", &config).output().unwrap()
 }
 

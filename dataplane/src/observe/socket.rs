@@ -6,6 +6,8 @@
 use super::{Probe, document};
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -97,6 +99,7 @@ pub fn ask(path: &Path) -> io::Result<serde_json::Value> {
 /// A socket that answers for this process. Dropping it removes it.
 pub struct Socket {
     path: PathBuf,
+    listener: RawFd,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -113,6 +116,7 @@ impl Socket {
         // Of an earlier process with our number, or of a life of this one before.
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
+        let fd = listener.as_raw_fd();
         let stop = Arc::new(AtomicBool::new(false));
         let (flag, probe, cores) = (stop.clone(), probe.clone(), cores.to_vec());
         let thread = std::thread::Builder::new().name("spraywire-stats".to_owned()).spawn(move || {
@@ -120,12 +124,20 @@ impl Socket {
             answer(&listener, &probe, &flag);
         });
         match thread {
-            Ok(thread) => Ok(Socket { path, stop, thread: Some(thread) }),
+            Ok(thread) => Ok(Socket { path, listener: fd, stop, thread: Some(thread) }),
             Err(e) => {
                 let _ = fs::remove_file(&path);
                 Err(e)
             }
         }
+    }
+}
+
+impl Socket {
+    /// The number of the descriptor that it listens at, which is open until this is dropped. A child that was forked has a copy: nobody
+    /// there would answer, and whoever asks would wait in vain once this process is gone. So the child has to close it.
+    pub fn listener(&self) -> RawFd {
+        self.listener
     }
 }
 
@@ -193,5 +205,24 @@ fn tell(mut stream: UnixStream, probe: &Probe, latest: &mut Latest) -> io::Resul
         return Ok(());
     }
     stream.set_nonblocking(false)?;
-    stream.write_all(latest.of(probe)?)
+    stream.write_all(latest.of(probe)?)?;
+    // Closed is it only once a child that was forked meanwhile has closed it too.
+    stream.shutdown(Shutdown::Both)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_ends_whoever_else_has_the_connection() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let _childs = ours.try_clone().unwrap();
+        theirs.set_read_timeout(Some(PATIENCE)).unwrap();
+        let probe = Probe::new(None);
+        tell(ours, &probe, &mut Latest { at: None, text: Vec::new() }).unwrap();
+        let mut text = String::new();
+        theirs.read_to_string(&mut text).unwrap();
+        assert!(text.ends_with('}'), "{text}");
+    }
 }

@@ -1,15 +1,39 @@
 /* Processes, threads, objects that come and go, the extended interfaces, events, and what is refused. */
 #include "program.h"
 
+/* Where `spraywire stats` asks this process. */
+static struct sockaddr_un stats_address(pid_t pid)
+{
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	snprintf(address.sun_path, sizeof address.sun_path, "%s/%d.sock", getenv("SPRAYWIRE_RUNTIME_DIR"), pid);
+	return address;
+}
+
+/* Whether this process listens there. */
+static int listens(const struct sockaddr_un *address)
+{
+	for (int fd = 3; fd < 1024; fd++) {
+		struct sockaddr_un own = { 0 };
+		socklen_t len = sizeof own;
+		if (!getsockname(fd, (struct sockaddr *)&own, &len) && own.sun_family == AF_UNIX &&
+		    !strcmp(own.sun_path, address->sun_path))
+			return 1;
+	}
+	return 0;
+}
+
 /* A child has no device; its parent goes on. */
 void forked(struct end *a, struct end *b)
 {
 	struct ibv_ah *ah = handle(a, b, 0, 0);
 	EQUAL(ibv_fork_init(), 0);
 	EQUAL(post_recv(b, 0, 1000), 0);
+	struct sockaddr_un stats = stats_address(getpid());
+	CHECK(listens(&stats));
 	pid_t child = fork();
 	if (child == 0) {
 		struct ibv_wc wc;
+		CHECK(!listens(&stats));
 		memset(b->memory, 0x55, 2 * b->half);
 		CHECK(ibv_poll_cq(b->cq, 1, &wc) < 0);
 		EQUAL(post(a, send_wr(a, b, ah, 9, 10)), EIO);
@@ -19,6 +43,15 @@ void forked(struct end *a, struct end *b)
 	int status;
 	EQUAL(waitpid(child, &status, 0), child);
 	EQUAL(status, 0);
+	/* The socket is still there, and answers for the parent. */
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	EQUAL(connect(fd, (struct sockaddr *)&stats, sizeof stats), 0);
+	char said[1 << 16] = "", pid[32];
+	for (size_t at = 0, n = 1; n > 0 && at < sizeof said - 1; at += n)
+		CHECK((n = read(fd, said + at, sizeof said - 1 - at)) <= sizeof said);
+	sprintf(pid, "\"pid\":%d,", getpid());
+	CHECK(strstr(said, pid));
+	close(fd);
 	EQUAL(post(a, send_wr(a, b, ah, 1, 33)), 0);
 	sent(a, 1);
 	got(b, 0, 33);
