@@ -164,16 +164,16 @@ impl<B> Cq<B> {
     #[inline(always)]
     pub(crate) fn push(&mut self, completion: Completion<B>) {
         if let Some(arm) = self.armed {
-            self.raise(arm, &completion);
+            // Not the completion itself: lent to a function, it would have to be in memory for the sake of a rare case.
+            self.raise(arm, completion.status != WcStatus::Success, completion.solicited);
         }
         let pushed = self.entries.push(completion);
         debug_assert!(pushed.is_ok(), "a completion without a place");
     }
 
     #[cold]
-    fn raise(&mut self, arm: Arm, completion: &Completion<B>) {
-        let failed = completion.status != WcStatus::Success;
-        if arm == Arm::Next || completion.solicited || failed {
+    fn raise(&mut self, arm: Arm, failed: bool, solicited: bool) {
+        if arm == Arm::Next || solicited || failed {
             self.armed = None;
             self.event = true;
         }

@@ -279,7 +279,7 @@ pub(crate) struct LastSent {
 
 impl LastSent {
     /// Whether a send of `len` bytes has the same headers.
-    #[inline]
+    #[inline(always)]
     pub fn fits(&self, wr: &SendWr, len: usize, epoch: u64) -> bool {
         self.epoch == epoch
             && self.ah == wr.ah

@@ -108,7 +108,7 @@ impl<T> Ring<T> {
     }
 
     /// The newest item.
-    #[inline]
+    #[inline(always)]
     pub fn back_mut(&mut self) -> Option<&mut T> {
         let mask = self.slots.len() - 1;
         if self.is_empty() { None } else { self.slots[self.tail.wrapping_sub(1) & mask].as_mut() }

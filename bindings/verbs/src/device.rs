@@ -90,12 +90,13 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn in_child() {
     FORKED.store(true, Ordering::Relaxed);
+    stats::in_child();
 }
 
 fn watch_for_forks() {
     static WATCHED: OnceLock<()> = OnceLock::new();
     WATCHED.get_or_init(|| {
-        // SAFETY: the handler does nothing but an atomic store, which is allowed between fork and exec.
+        // SAFETY: the handler does nothing but atomic stores and a close(2), which are allowed between fork and exec.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }
@@ -106,22 +107,18 @@ pub struct Locked(Guard<'static, Option<Engine>>);
 impl std::ops::Deref for Locked {
     type Target = Engine;
 
-    #[inline]
+    #[inline(always)]
     fn deref(&self) -> &Engine {
-        match &*self.0 {
-            Some(engine) => engine,
-            None => unreachable!("`Device::lock` looked"),
-        }
+        // SAFETY: it was there when this was made, and nobody else takes it meanwhile.
+        unsafe { self.0.as_ref().unwrap_unchecked() }
     }
 }
 
 impl std::ops::DerefMut for Locked {
-    #[inline]
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut Engine {
-        match &mut *self.0 {
-            Some(engine) => engine,
-            None => unreachable!("`Device::lock` looked"),
-        }
+        // SAFETY: as above.
+        unsafe { self.0.as_mut().unwrap_unchecked() }
     }
 }
 
@@ -194,19 +191,31 @@ impl Device {
     ///
     /// # Errors
     /// `EIO`, also in `errno`, in a child process and when there is no endpoint.
-    #[inline]
+    #[inline(always)]
     pub fn lock(&'static self) -> Result<Locked, c_int> {
-        if !FORKED.load(Ordering::Relaxed) {
-            let mut guard = self.engine.lock();
-            let is_owners = guard.is_owners();
-            if let Some(engine) = &mut *guard {
-                if !is_owners {
-                    engine.entered();
-                }
-                return Ok(Locked(guard));
-            }
+        // Nothing but this, and not in memory, for the thread that uses the device alone.
+        if !FORKED.load(Ordering::Relaxed)
+            && let Some(guard) = self.engine.lock_as_owner()
+            && guard.is_some()
+        {
+            return Ok(Locked(guard));
         }
-        Err(gone())
+        self.lock_slowly().ok_or_else(gone)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_slowly(&'static self) -> Option<Locked> {
+        if FORKED.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut guard = self.engine.lock();
+        let is_owners = guard.is_owners();
+        let engine = guard.as_mut()?;
+        if !is_owners {
+            engine.entered();
+        }
+        Some(Locked(guard))
     }
 
     /// The endpoint, if nobody uses it for longer than `limit`.

@@ -5,37 +5,45 @@ use crate::qp::Qp;
 use crate::sys;
 use std::ffi::c_int;
 
-/// Hands the requests of a list to `post` under the device's lock; it says how many it has posted, from the one that it was given on. The
-/// first that is refused ends it and is what `bad` then points to; those before it are posted.
+/// Posts something to a queue pair under its device's lock; where that cannot be had, the first request is the one that is refused.
 ///
 /// # Safety
-/// `qp` is one of ours, `first` begins a list that `next` goes on with, and `bad` is null or the caller's own place.
-#[inline]
-pub unsafe fn post_list<W>(
+/// `qp` is one of ours, and `bad` is null or the caller's own place.
+#[inline(always)]
+pub unsafe fn locked<W>(
     qp: *mut sys::ibv_qp,
     first: *mut W,
     bad: *mut *mut W,
-    next: impl Fn(&W) -> *mut W,
-    mut post: impl FnMut(&mut Engine, &Qp, &W) -> Result<usize, c_int>,
+    post: impl FnOnce(&mut Engine, &Qp) -> c_int,
 ) -> c_int {
     // SAFETY: by this function's contract.
     let queue = unsafe { Qp::of(qp) };
-    let fail = |at, errno| {
-        if !bad.is_null() {
-            // SAFETY: by this function's contract.
-            unsafe { bad.write(at) };
-        }
-        errno
-    };
-    let mut engine = match queue.device().lock() {
-        Ok(engine) => engine,
-        Err(errno) => return fail(first, errno),
-    };
+    match queue.device().lock() {
+        Ok(mut engine) => post(&mut engine, queue),
+        // SAFETY: by this function's contract.
+        Err(errno) => unsafe { refused(first, bad, errno) },
+    }
+}
+
+/// Hands the requests of a list to `post`; it says how many it has posted, from the one that it was given on. The
+/// first that is refused ends it and is what `bad` then points to; those before it are posted.
+///
+/// # Safety
+/// `first` begins a list that `next` goes on with, and `bad` is null or the caller's own place.
+#[inline]
+pub unsafe fn post_list<W>(
+    engine: &mut Engine,
+    first: *mut W,
+    bad: *mut *mut W,
+    next: impl Fn(&W) -> *mut W,
+    mut post: impl FnMut(&mut Engine, &W) -> Result<usize, c_int>,
+) -> c_int {
     let mut at = first;
     // SAFETY: by this function's contract.
     while let Some(one) = unsafe { at.as_ref() } {
-        match post(&mut engine, queue, one) {
-            Err(errno) => return fail(at, errno),
+        match post(engine, one) {
+            // SAFETY: by this function's contract.
+            Err(errno) => return unsafe { refused(at, bad, errno) },
             Ok(1) => at = next(one),
             Ok(count) => {
                 for _ in 0..count {
@@ -46,4 +54,17 @@ pub unsafe fn post_list<W>(
         }
     }
     0
+}
+
+/// The request at `at` is refused with that error number.
+///
+/// # Safety
+/// `bad` is null or the caller's own place.
+#[cold]
+unsafe fn refused<W>(at: *mut W, bad: *mut *mut W, errno: c_int) -> c_int {
+    if !bad.is_null() {
+        // SAFETY: by this function's contract.
+        unsafe { bad.write(at) };
+    }
+    errno
 }

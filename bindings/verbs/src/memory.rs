@@ -78,7 +78,7 @@ impl Keys {
     }
 
     /// The piece of memory that a scatter or gather element names, if its key allows it.
-    #[inline]
+    #[inline(always)]
     pub fn piece(&self, pd: *const sys::ibv_pd, sge: &sys::ibv_sge, write: bool) -> Option<Piece> {
         let slot = *self.slots.get((sge.lkey >> GENERATION_BITS) as usize)?;
         let generation = slot.generation.get();
@@ -99,6 +99,32 @@ impl Keys {
 #[inline]
 fn place(start: *mut u8) -> NonNull<u8> {
     NonNull::new(start).unwrap_or(NonNull::dangling())
+}
+
+/// Copies `len` bytes. Few of them on the spot: a call takes as long, and all that a caller had in registers goes to memory and back.
+///
+/// # Safety
+/// As of `copy_nonoverlapping`.
+#[inline(always)]
+unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    /// Of a step.
+    const STEP: usize = 32;
+    /// Steps in which it is done on the spot.
+    const FEW: usize = 4;
+    if (STEP..=FEW * STEP).contains(&len) {
+        let mut at = 0;
+        while at + STEP < len {
+            // SAFETY: by this function's contract.
+            unsafe { std::ptr::copy_nonoverlapping(from.add(at), to.add(at), STEP) };
+            at += STEP;
+        }
+        // The rest, and of what is there already as much as makes a step of it.
+        // SAFETY: by this function's contract: there is a step at least.
+        unsafe { std::ptr::copy_nonoverlapping(from.add(len - STEP), to.add(len - STEP), STEP) };
+    } else {
+        // SAFETY: by this function's contract.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    }
 }
 
 /// Some bytes of the application's.
@@ -137,7 +163,7 @@ impl Piece {
     pub unsafe fn read_to<'a>(&self, place: &'a mut [u8]) -> &'a mut [u8] {
         let (front, rest) = place.split_at_mut(self.len as usize);
         // SAFETY: readable by the caller's word; `front` is as long, and memory of an application is no packet buffer.
-        unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr(), front.as_mut_ptr(), front.len()) };
+        unsafe { copy(self.start.as_ptr(), front.as_mut_ptr(), front.len()) };
         rest
     }
 }
@@ -184,36 +210,52 @@ impl AppBuf {
     }
 
     /// Whether all of its regions are still there.
+    #[inline(always)]
     pub fn is_valid(&self) -> bool {
         match self.list() {
-            Some(pieces) => pieces.iter().all(Piece::is_valid),
+            Some(list) => list.all_valid(),
             None => self.0.is_valid(),
         }
     }
 
     /// Its pieces, if it is a list.
-    #[inline]
-    fn list(&self) -> Option<&[Piece]> {
-        let is_list = self.0.slot.is_some_and(|slot| std::ptr::eq(slot, &raw const LIST));
-        // SAFETY: that many pieces, which stay as long as the receive: see `many`.
-        is_list
-            .then(|| unsafe { std::slice::from_raw_parts(self.0.start.as_ptr().cast(), self.0.len as usize) })
+    #[inline(always)]
+    fn list(&self) -> Option<List> {
+        let Piece { start, slot, len, .. } = self.0;
+        slot.is_some_and(|slot| std::ptr::eq(slot, &raw const LIST)).then_some(List(start, len))
+    }
+}
+
+/// The pieces of a receive that has several. A value of its own, since what is rarely done with them is done by functions: a buffer that is
+/// lent to one would have to be in memory with every message.
+struct List(NonNull<u8>, u32);
+
+impl List {
+    fn pieces(&self) -> &[Piece] {
+        // SAFETY: that many pieces, which stay as long as the receive: see `AppBuf::many`.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.1 as usize) }
     }
 
     #[cold]
-    fn list_capacity(&self) -> usize {
-        if self.is_valid() { self.list().unwrap_or_default().iter().map(|p| p.len as usize).sum() } else { 0 }
+    fn all_valid(self) -> bool {
+        self.pieces().iter().all(Piece::is_valid)
     }
 
     #[cold]
-    fn scatter(&mut self, offset: usize, bytes: &[u8]) {
+    fn capacity(self) -> usize {
+        let pieces = self.pieces();
+        if pieces.iter().all(Piece::is_valid) { pieces.iter().map(|p| p.len as usize).sum() } else { 0 }
+    }
+
+    #[cold]
+    fn scatter(self, offset: usize, bytes: &[u8]) {
         let (mut skip, mut bytes) = (offset, bytes);
-        for piece in self.list().unwrap_or_default() {
+        for piece in self.pieces() {
             let len = piece.len as usize;
             let room = len.saturating_sub(skip).min(bytes.len());
             if room > 0 {
                 let to = piece.start.as_ptr();
-                // SAFETY: within the piece, which is writable: see `many`. The bytes are a packet's.
+                // SAFETY: within the piece, which is writable: see `AppBuf::many`. The bytes are a packet's.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.add(skip), room) };
                 bytes = &bytes[room..];
             }
@@ -227,7 +269,7 @@ impl Buffer for AppBuf {
     fn capacity(&self) -> usize {
         // What is gone has no room, so that nothing is written to it.
         match self.list() {
-            Some(_) => self.list_capacity(),
+            Some(list) => list.capacity(),
             None if self.0.is_valid() => self.0.len as usize,
             None => 0,
         }
@@ -235,14 +277,14 @@ impl Buffer for AppBuf {
 
     #[inline(always)]
     fn write(&mut self, offset: usize, bytes: &[u8]) {
-        if self.list().is_some() {
-            return self.scatter(offset, bytes);
+        if let Some(list) = self.list() {
+            return list.scatter(offset, bytes);
         }
         let room = self.0.len as usize;
         if bytes.len() <= room && offset <= room - bytes.len() {
             let to = self.0.start.as_ptr();
             // SAFETY: within the piece, which is writable: see `one`. The bytes are a packet's, not the application's.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.add(offset), bytes.len()) };
+            unsafe { copy(bytes.as_ptr(), to.add(offset), bytes.len()) };
         }
     }
 

@@ -1,7 +1,7 @@
 //! Posting receives.
 
 use crate::engine::Engine;
-use crate::list::post_list;
+use crate::list::{locked, post_list};
 use crate::memory::{AppBuf, Piece};
 use crate::qp::Qp;
 use crate::say::refuse;
@@ -34,7 +34,6 @@ impl Scatter {
     }
 }
 
-#[inline]
 fn buffer(engine: &mut Engine, qp: &Qp, sges: &[sys::ibv_sge]) -> Result<AppBuf, c_int> {
     let check = |engine: &Engine, sge: &sys::ibv_sge| {
         engine.keys.piece(qp.pd(), sge, true).ok_or_else(|| {
@@ -75,12 +74,34 @@ fn buffer(engine: &mut Engine, qp: &Qp, sges: &[sys::ibv_sge]) -> Result<AppBuf,
     }
 }
 
+/// The pieces of a request.
+///
+/// # Safety
+/// Its list has as many as it says.
 #[inline(always)]
-fn post(engine: &mut Engine, qp: &Qp, wr: &sys::ibv_recv_wr) -> Result<usize, c_int> {
-    let count = usize::try_from(wr.num_sge).unwrap_or(0);
-    // SAFETY: the list has as many elements as the request says.
-    let sges = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(wr.sg_list, count) } };
-    let buf = buffer(engine, qp, sges)?;
+unsafe fn pieces(wr: &sys::ibv_recv_wr) -> &[sys::ibv_sge] {
+    match usize::try_from(wr.num_sge).unwrap_or(0) {
+        0 => &[],
+        // SAFETY: by this function's contract.
+        count => unsafe { std::slice::from_raw_parts(wr.sg_list, count) },
+    }
+}
+
+/// Posts one, if it is of one piece and there is nothing about it that is not as it mostly is; whether it was posted.
+#[inline(always)]
+fn post_quickly(engine: &mut Engine, qp: &Qp, wr: &sys::ibv_recv_wr) -> bool {
+    // SAFETY: by the contract of the verbs.
+    let [sge] = (unsafe { pieces(wr) }) else { return false };
+    let Engine { worker, keys, .. } = engine;
+    let Some(piece) = keys.piece(qp.pd(), sge, true) else { return false };
+    // SAFETY: the application keeps it until the receive completes, by the contract of the verbs.
+    worker.post_recv_quickly(qp.key(), wr.wr_id, || unsafe { AppBuf::one(piece) })
+}
+
+#[cold]
+fn post_slowly(engine: &mut Engine, qp: &Qp, wr: &sys::ibv_recv_wr) -> Result<usize, c_int> {
+    // SAFETY: by the contract of the verbs.
+    let buf = buffer(engine, qp, unsafe { pieces(wr) })?;
     match engine.worker.post_recv(qp.key(), RecvWr { wr_id: wr.wr_id, buf }) {
         Ok(()) => Ok(1),
         Err((PostError::QueueFull { .. }, _)) => Err(libc::ENOMEM),
@@ -94,6 +115,13 @@ pub unsafe extern "C" fn post_recv(
     wr: *mut sys::ibv_recv_wr,
     bad_wr: *mut *mut sys::ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: a queue pair of ours and a list of work requests, by the contract of the verbs.
-    unsafe { post_list(qp, wr, bad_wr, |one| one.next, post) }
+    let post = |engine: &mut Engine, queue: &Qp| {
+        let one = |engine: &mut Engine, one: &sys::ibv_recv_wr| {
+            if post_quickly(engine, queue, one) { Ok(1) } else { post_slowly(engine, queue, one) }
+        };
+        // SAFETY: a list of work requests, by the contract of the verbs.
+        unsafe { post_list(engine, wr, bad_wr, |one| one.next, one) }
+    };
+    // SAFETY: a queue pair of ours, by the contract of the verbs.
+    unsafe { locked(qp, wr, bad_wr, post) }
 }

@@ -6,7 +6,7 @@
 
 use crate::ah::Ah;
 use crate::engine::Engine;
-use crate::list::post_list;
+use crate::list::{locked, post_list};
 use crate::memory::Piece;
 use crate::qp::Qp;
 use crate::say::refuse;
@@ -118,6 +118,52 @@ impl Waiting {
         self.next = self.next.wrapping_add(1);
         self.held.push_back(Held { wr, message });
     }
+}
+
+/// Posts one that goes on as the one before did; false, and nothing done, if there is anything about it that is not as it mostly is. Where
+/// programs post one by one, nearly every send goes this way, so it must do no more than it has to.
+#[inline(always)]
+pub fn post_quickly(engine: &mut Engine, qp: &Qp, request: &Request<'_>) -> bool {
+    const PLAIN: u32 = sys::IBV_SEND_SOLICITED | sys::IBV_SEND_INLINE;
+    let [sge] = request.sges else { return false };
+    let Some(dst_qpn) = Qpn::new(request.qpn) else { return false };
+    if request.flags & !PLAIN != 0
+        || request.ah.is_null()
+        || request.imm.is_some()
+        || qp.signals_all()
+        || !qp.waiting(engine).held.is_empty()
+    {
+        return false;
+    }
+    let piece = if request.flags & sys::IBV_SEND_INLINE == 0 {
+        engine.keys.piece(qp.pd(), sge, false)
+    } else {
+        (sge.length <= qp.max_inline()).then(|| Piece::of_ours(sge.addr as *mut u8, sge.length))
+    };
+    let Some(piece) = piece else { return false };
+    let wr = SendWr {
+        wr_id: request.wr_id,
+        // SAFETY: an address handle of ours, by the contract of the verbs.
+        ah: unsafe { Ah::of(request.ah) }.key(),
+        dst_qpn,
+        qkey: QKey(request.qkey),
+        imm: None,
+        solicited: request.flags & sys::IBV_SEND_SOLICITED != 0,
+        signaled: false,
+    };
+    let posted = engine.worker.post_send_quickly(
+        qp.key(),
+        wr,
+        piece.len as usize,
+        #[inline(always)]
+        |place| {
+            // SAFETY: the application's memory is there until the send completes, by the contract of the verbs; its region was
+            // looked at under the lock that is still held. The place is as long as the message.
+            unsafe { piece.read_to(place) };
+        },
+    );
+    engine.posts = engine.posts.wrapping_add(u64::from(posted));
+    posted
 }
 
 /// Posts one, and if there is `more`, those that it gives, as long as they differ in nothing but their bytes; how many. The number of an
@@ -324,14 +370,41 @@ pub unsafe extern "C" fn post_send(
     wr: *mut sys::ibv_send_wr,
     bad_wr: *mut *mut sys::ibv_send_wr,
 ) -> c_int {
-    // SAFETY: a queue pair of ours and a list of work requests, by the contract of the verbs.
+    let post = |engine: &mut Engine, queue: &Qp| {
+        // SAFETY: a list of work requests, by the contract of the verbs; mostly there is one in it.
+        unsafe {
+            if let Some(one) = wr.as_ref()
+                && one.next.is_null()
+                && one.opcode == sys::IBV_WR_SEND
+                && let Ok(request) = request(one)
+                && post_quickly(engine, queue, &request)
+            {
+                return 0;
+            }
+            post_all(engine, queue, wr, bad_wr)
+        }
+    };
+    // SAFETY: a queue pair of ours, by the contract of the verbs.
+    unsafe { locked(qp, wr, bad_wr, post) }
+}
+
+/// # Safety
+/// As of [`post_send`].
+#[inline(never)]
+unsafe fn post_all(
+    engine: &mut Engine,
+    queue: &Qp,
+    first: *mut sys::ibv_send_wr,
+    bad: *mut *mut sys::ibv_send_wr,
+) -> c_int {
+    // SAFETY: by this function's contract.
     unsafe {
         post_list(
-            qp,
-            wr,
-            bad_wr,
+            engine,
+            first,
+            bad,
             |one| one.next,
-            |engine, queue, one| {
+            |engine, one| {
                 let mut at = one.next;
                 let more = || {
                     let next = at.as_ref()?;
@@ -345,18 +418,23 @@ pub unsafe extern "C" fn post_send(
     }
 }
 
+#[cold]
+fn no_such(opcode: sys::ibv_wr_opcode) -> c_int {
+    refuse(libc::EINVAL, format_args!("a UD queue pair has sends only, no operation {opcode}"))
+}
+
 /// What a work request of the list asks for.
 ///
 /// # Safety
 /// Its unions hold what its opcode says, and its list of pieces has as many as it says, for as long as it is there.
+#[inline(always)]
 unsafe fn request(one: &sys::ibv_send_wr) -> Result<Request<'_>, c_int> {
     let imm = match one.opcode {
         sys::IBV_WR_SEND => None,
         // SAFETY: by this function's contract.
         sys::IBV_WR_SEND_WITH_IMM => Some(unsafe { one.__bindgen_anon_1.imm_data }),
         other => {
-            let why = format_args!("a UD queue pair has sends only, no operation {other}");
-            return Err(refuse(libc::EINVAL, why));
+            return Err(no_such(other));
         }
     };
     let count = usize::try_from(one.num_sge).unwrap_or(0);

@@ -4,7 +4,7 @@
 //! of up to [`MAX_INLINE`] bytes are copied twice altogether.
 
 use crate::qp::Qp;
-use crate::send::{MAX_INLINE, MAX_SGE, Request, post};
+use crate::send::{MAX_INLINE, MAX_SGE, Request, post, post_quickly};
 use crate::sys;
 use std::ffi::c_int;
 use std::ops::Range;
@@ -222,6 +222,14 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
         match queue.device().lock() {
             Err(errno) => error = errno,
             Ok(mut engine) => {
+                // Mostly there is one, and one like the last.
+                if builder.built.is_empty()
+                    && let Some(request) = builder.plain(0)
+                    && post_quickly(&mut engine, queue, &request)
+                {
+                    builder.clear();
+                    return 0;
+                }
                 let mut at = 0;
                 let mut place = sys::ibv_sge::default();
                 while let Some(request) = builder.request(at, &mut place) {

@@ -103,7 +103,7 @@ impl Mbuf {
 
     /// Makes the packet `n` bytes longer at its end, and returns those bytes for writing, or none if the last segment has
     /// no room. What they hold is whatever the buffer held before.
-    #[inline]
+    #[inline(always)]
     pub fn append(&mut self, n: usize) -> Option<&mut [u8]> {
         let last = self.last();
         // SAFETY: the chain is valid and borrowed exclusively; the new length was checked against the buffer, so it fits

@@ -178,7 +178,7 @@ impl Guest for DpdkGuest {
 }
 
 /// A buffer from `stash`, which is filled from `pool` in bulk.
-#[inline]
+#[inline(always)]
 fn take_one(stash: &mut Burst<BURST>, pool: &Mempool) -> Option<Mbuf> {
     if stash.is_empty() {
         pool.alloc_bulk(stash, BURST);
@@ -235,7 +235,7 @@ impl PacketBuf for Mbuf {
         self.copy_to_slice(0, out)
     }
 
-    #[inline]
+    #[inline(always)]
     fn append(&mut self, len: usize) -> Option<&mut [u8]> {
         Mbuf::append(self, len)
     }
@@ -270,7 +270,7 @@ impl PacketBurst for Burst<BURST_ROOM> {
         self.as_mut_slice().get_mut(index)
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, buf: Mbuf) -> Result<(), Mbuf> {
         Burst::push(self, buf)
     }
@@ -304,7 +304,7 @@ impl PortIo for DpdkPort {
         self.tx.tx_burst(burst)
     }
 
-    #[inline]
+    #[inline(always)]
     fn alloc(&mut self) -> Option<Mbuf> {
         take_one(&mut self.stash, &self.pool)
     }

@@ -12,6 +12,7 @@ mod core;
 mod echo;
 mod look;
 mod port;
+mod quick;
 mod rx;
 mod tx;
 

@@ -357,6 +357,33 @@ impl<I: PortIo, B> Port<I, B> {
         Ok(())
     }
 
+    /// Whether a packet of that length and of the same headers as the queue pair's last goes on with what is about to leave: it is not the
+    /// first of its burst, or of those that get their ICRC together, and the one before it completes nothing.
+    #[inline(always)]
+    pub fn goes_on(&mut self, qp: QpKey, frame_len: usize) -> bool {
+        let at = self.tx.len();
+        let Unsealed { from, count, .. } = self.unsealed;
+        self.unsealed.qp == Some(qp)
+            && from + count == at
+            && count * frame_len < SEALED_BYTES
+            && at < self.tx_limit
+            && frame_len == self.tx_frame_len
+            && self.runs.back_mut().is_some_and(|run| run.signal.is_none())
+    }
+
+    /// Adds that packet, which lacks its ICRC; true if that makes a burst.
+    #[inline(always)]
+    pub fn go_on(&mut self, buf: I::Buf) -> bool {
+        // There is a place, as the limit of a burst is not reached.
+        if self.tx.push(buf).is_ok() {
+            self.unsealed.count += 1;
+            if let Some(run) = self.runs.back_mut() {
+                run.count += 1;
+            }
+        }
+        self.tx_is_full()
+    }
+
     /// Gives the packets that lack it their ICRC: before the driver sees them, and before their queue pair's headers change.
     #[inline]
     pub fn seal(&mut self) {

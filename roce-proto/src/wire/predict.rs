@@ -145,7 +145,7 @@ impl Headers {
     ///
     /// # Errors
     /// As those of [`Headers::emit`].
-    #[inline]
+    #[inline(always)]
     pub fn fill(&self, psn: Psn, frame: &mut [u8]) -> Result<(), EmitError> {
         let (have, need) = (frame.len(), self.frame_len());
         let short = EmitError::BufferLength { have, need };

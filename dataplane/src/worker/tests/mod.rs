@@ -7,6 +7,7 @@ mod neighbours;
 mod network;
 mod observe;
 mod predict;
+mod quick;
 mod routes;
 mod sealed;
 mod verbs;

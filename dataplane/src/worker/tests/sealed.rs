@@ -6,7 +6,7 @@ use pcap_file::pcap::PcapReader;
 
 /// One thing that happens to the sender.
 #[derive(Clone, Debug)]
-enum Event {
+pub(super) enum Event {
     /// So many messages of a length, from one of the queue pairs to one of the address handles, one by one or as a list.
     Post {
         qp: usize,
@@ -43,7 +43,7 @@ enum Event {
     Take(usize),
 }
 
-fn event() -> impl Strategy<Value = Event> {
+pub(super) fn event() -> impl Strategy<Value = Event> {
     let len = prop_oneof![Just(0usize), Just(1), Just(64), Just(66), Just(1024), Just(4096)];
     prop_oneof![
         6 => (0..3usize, any::<bool>(), len, 1..70usize, any::<bool>(), any::<bool>(), 0..8u8).prop_map(
@@ -64,17 +64,21 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 /// A sender with three queue pairs, and the end of its wire.
-struct Sender {
-    w: W,
+pub(super) struct Sender {
+    pub w: W,
     peer: MemoryPort,
-    cq: CqKey,
-    qps: Vec<QpKey>,
-    ahs: [AhKey; 2],
+    pub cq: CqKey,
+    pub qps: Vec<QpKey>,
+    pub ahs: [AhKey; 2],
     /// An ARP request for its address.
     question: Vec<u8>,
     now: u64,
-    wire: Vec<Vec<u8>>,
-    sent: usize,
+    pub wire: Vec<Vec<u8>>,
+    pub sent: usize,
+    /// Single sends are tried the quick way first, and so many were taken so.
+    pub quickly: Option<usize>,
+    /// Of what completed, the numbers.
+    pub done: Vec<u64>,
     folder: tempfile::TempDir,
     captured: Vec<Vec<u8>>,
     /// Whether there is a capture, for whose order packets are sealed more often.
@@ -82,7 +86,7 @@ struct Sender {
 }
 
 impl Sender {
-    fn new(captures: bool) -> Sender {
+    pub fn new(captures: bool) -> Sender {
         let (io, peer) = MemoryPort::pair(&MemoryConfig { ring: 50, ..MemoryConfig::default() });
         let mut w = worker(io, 1);
         let cq = w.create_cq(4096);
@@ -111,6 +115,8 @@ impl Sender {
             now: 0,
             wire: vec![],
             sent: 0,
+            quickly: None,
+            done: vec![],
             folder,
             captured: vec![],
             captures,
@@ -120,7 +126,7 @@ impl Sender {
     fn poll(&mut self) {
         self.now += 1;
         self.w.poll(at(self.now));
-        while self.w.cq(self.cq).unwrap().pop().is_some() {}
+        self.done.extend(std::iter::from_fn(|| self.w.cq(self.cq).unwrap().pop()).map(|done| done.wr_id));
     }
 
     fn capture(&mut self) {
@@ -152,7 +158,7 @@ impl Sender {
         }
     }
 
-    fn drain(&mut self) {
+    pub fn drain(&mut self) {
         for _ in 0..5 {
             self.take(usize::MAX);
             self.poll();
@@ -161,11 +167,11 @@ impl Sender {
         assert!(self.w.ports[0].tx.is_empty());
     }
 
-    fn happens(&mut self, event: &Event) {
+    pub fn happens(&mut self, event: &Event) {
         match *event {
             Event::Post { qp, six, len, count, list, signaled, imm } => {
                 let wr = SendWr {
-                    wr_id: 1,
+                    wr_id: self.sent as u64,
                     ah: self.ahs[usize::from(six)],
                     dst_qpn: Qpn::new(0x77).unwrap(),
                     qkey: QKey(0x8000_0000),
@@ -179,8 +185,16 @@ impl Sender {
                 if list {
                     self.sent += self.w.post_send_list(self.qps[qp], &wr, &payloads).0;
                 } else {
-                    let mut post = |p: &Vec<u8>| self.w.post_send(self.qps[qp], &wr, p).is_ok();
-                    self.sent += payloads.iter().filter(|p| post(p)).count();
+                    let post = |p: &&Vec<u8>| {
+                        if let Some(quickly) = &mut self.quickly
+                            && self.w.post_send_quickly(self.qps[qp], wr, p.len(), |to| to.copy_from_slice(p))
+                        {
+                            *quickly += 1;
+                            return true;
+                        }
+                        self.w.post_send(self.qps[qp], &wr, p).is_ok()
+                    };
+                    self.sent += payloads.iter().filter(post).count();
                 }
             }
             Event::Change { qp, qkey } => {
@@ -220,8 +234,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_packet_leaves_without_its_icrc(captures: bool, events in proptest::collection::vec(event(), 1..60)) {
+    fn no_packet_leaves_without_its_icrc(
+        captures: bool, quickly: bool, events in proptest::collection::vec(event(), 1..60))
+    {
         let mut sender = Sender::new(captures);
+        sender.quickly = quickly.then_some(0);
         sender.drain();
         sender.wire.clear();
         sender.capture();

@@ -1,0 +1,64 @@
+//! The quick ways of posting do what the others do, or nothing.
+
+use super::sealed::{Event, Sender, event};
+use super::*;
+use crate::io::PacketBurst;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20))]
+
+    /// The same happens to two senders of which one tries the quick way first: the same leaves, in the same order, and completes.
+    #[test]
+    fn what_is_posted_quickly_leaves_as_if_it_were_not(events in proptest::collection::vec(event(), 1..60)) {
+        let [quick, plain] = [Some(0), None].map(|quickly| {
+            let mut sender = Sender::new(false);
+            sender.quickly = quickly;
+            sender.drain();
+            events.iter().for_each(|event| sender.happens(event));
+            sender.drain();
+            // From the IP header on: two ports have different MAC addresses.
+            let sent: Vec<Vec<u8>> = sender.wire.iter().map(|frame| frame[14..].to_vec()).filter(|ip| ip[0] != 0).collect();
+            let qps: Vec<_> = sender.qps.iter().map(|qp| sender.w.qp_counters(*qp).unwrap()).collect();
+            let c = sender.w.counters(0).unwrap();
+            (sender.sent, sent, sender.done, qps, (c.tx_packets, c.tx_bytes, c.tx_busy, c.tx_control))
+        });
+        prop_assert_eq!(quick, plain);
+    }
+}
+
+/// The first of a flow, and the first and the last of a burst, are of the other way; with a completion, there is one more of each.
+#[test]
+fn of_sends_that_are_alike_most_go_quickly() {
+    for (signaled, want) in [(false, 62), (true, 0)] {
+        let mut sender = Sender::new(false);
+        sender.quickly = Some(0);
+        sender.drain();
+        sender.happens(&Event::Post {
+            qp: 0,
+            six: false,
+            len: 64,
+            count: 64,
+            list: false,
+            signaled,
+            imm: false,
+        });
+        assert_eq!((sender.quickly, sender.sent), (Some(want), 64), "{signaled}");
+        assert!(sender.w.ports[0].tx.len() < 64, "a whole burst was offered to the port");
+    }
+}
+
+#[test]
+fn receives_are_posted_quickly_where_there_is_room() {
+    let mut sender = Sender::new(false);
+    let w = &mut sender.w;
+    let qp = w.create_qp(&QpConfig { recv_depth: 2, ..QpConfig::new(sender.cq) }).unwrap();
+    for state in [QpState::Error, QpState::Reset, QpState::Init] {
+        w.modify_qp(qp, state).unwrap();
+        assert!(!w.post_recv_quickly(qp, 1, || panic!("{state:?}")));
+    }
+    w.modify_qp(qp, QpState::ReadyToReceive).unwrap();
+    assert!(w.post_recv_quickly(qp, 1, || vec![0; 50]) && w.post_recv_quickly(qp, 2, || vec![0; 60]));
+    assert!(!w.post_recv_quickly(qp, 3, || panic!("there is no room")));
+    w.destroy_qp(qp).unwrap();
+    assert!(!w.post_recv_quickly(qp, 3, || panic!("there is no queue pair")));
+}
