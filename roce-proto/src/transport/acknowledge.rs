@@ -41,10 +41,9 @@ impl Engine {
         let more_grant = self.take_grant(slot, &head);
         self.count_duplicates(slot, head.duplicates);
         let (rtt, ce, told) = self.take_reports(slot, &feedback);
-        if STAGE && self.sessions[slot].tx.protecting != 0 {
+        let tx = &self.sessions[slot].tx;
+        if STAGE && (tx.protecting != 0 || tx.repaired != head.repaired) {
             self.observe_losses(slot, &head, told);
-        }
-        if STAGE {
             self.note_repaired(slot, &head, told);
         }
         let (now, tx) = (self.clock, &mut self.sessions[slot].tx);

@@ -4,7 +4,7 @@ use super::api::{Address, Completion, Event, Move, Operation, SessionKey, Status
 use super::config::{Config, ConfigError};
 use super::counters::Counters;
 use super::path::Path;
-use super::protect::{Group, Protecting, STAGE};
+use super::protect::{Group, Protect, Protecting};
 use super::recovery::Step;
 use super::segments::Segments;
 use super::session::{Block, Channel, Incoming, Receiving, Sending, Session, SessionStats, State, due};
@@ -12,6 +12,7 @@ use super::stateless::Stateless;
 use super::table::{Chain, Index, List, Mixer, Slab, Wheel, take_first};
 use super::window::Windows;
 use crate::time::Instant;
+use crate::wire::shim::Seq;
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -82,8 +83,14 @@ pub struct Engine {
     /// Which parity shard of its group lies in a block.
     pub(super) shards: Slab<u8>,
     pub(super) shard_chain: Chain,
+    /// 1 if every message is protected, by whatever tags.
+    pub(super) protects_all: u8,
+    /// The segment that came last: its session, and its sequence.
+    pub(super) came: (u32, Seq),
     /// A group that can be repaired.
     pub(super) repairable: Option<u32>,
+    /// Groups in use.
+    pub(super) watched: u32,
     /// Segments that the feedback at hand acknowledged after they were found lost.
     pub(super) returned: u32,
 
@@ -158,7 +165,10 @@ impl Engine {
             group_chain: Chain::new(l.shards),
             shards: Slab::new(l.shards),
             shard_chain: Chain::new(l.shards),
+            protects_all: matches!(config.fec.protect, Protect::Everything(_)).into(),
+            came: (0, Seq(0)),
             repairable: None,
+            watched: 0,
             returned: 0,
             completions: VecDeque::with_capacity(operations),
             untaken: [0; 2],
@@ -345,11 +355,8 @@ impl Engine {
 
     /// Completes a send that is over, and forgets it.
     pub(super) fn finish_send(&mut self, at: u32, status: Status) {
-        let (slot, protected) = (self.sends[at].session, STAGE && self.sends[at].protection.is_some());
+        let slot = self.sends[at].session;
         self.send_chain.remove(&mut self.sessions[slot].sends, at);
-        if protected {
-            self.drop_parity(slot, at);
-        }
         let send = &self.sends[at];
         let channel = &self.channels[send.channel];
         let session = &mut self.sessions[send.session];

@@ -23,6 +23,24 @@ impl Engine {
     /// # Errors
     /// Nothing was queued; see [`PostError::is_back_pressure`].
     pub fn post_send(&mut self, session: SessionKey, request: &SendRequest) -> Result<(), PostError> {
+        // Apart from the start, so that what has no tag pays for no more than the question.
+        if STAGE && self.may_protect(&request.semantics) {
+            self.post_tagged(session, request)
+        } else {
+            self.post(session, request).map(drop)
+        }
+    }
+
+    #[cold]
+    fn post_tagged(&mut self, session: SessionKey, request: &SendRequest) -> Result<(), PostError> {
+        let at = self.post(session, request)?;
+        self.protect_send(at);
+        Ok(())
+    }
+
+    /// Posts a message without protection; its record.
+    #[inline(always)]
+    fn post(&mut self, session: SessionKey, request: &SendRequest) -> Result<u32, PostError> {
         let slot = self.open_slot(session)?;
         let s = &self.sessions[slot];
         let segments = segments_of(request.len, s.segment);
@@ -37,7 +55,6 @@ impl Engine {
             return Err(PostError::Full(self.config.limits.sends));
         }
         let channel = self.channel(slot, request.communicator, request.tag)?;
-        let protection = if STAGE { self.protection(slot, &request.semantics, segments) } else { None };
         let c = &mut self.channels[channel];
         let ordinal = c.next_send;
         let s = &mut self.sessions[slot];
@@ -62,7 +79,8 @@ impl Engine {
             acked: 0,
             again: 0,
             semantics: request.semantics,
-            protection,
+            protection: None,
+            alone: segments == 1,
             queue,
             void: None,
             granted: false,
@@ -85,7 +103,7 @@ impl Engine {
         } else {
             self.wake(slot);
         }
-        Ok(())
+        Ok(at)
     }
 
     /// Posts a receive. What has come of its message already leaves the bounce pool: [`Engine::next_move`].

@@ -150,6 +150,7 @@ impl Engine {
         let gap = self.note_path(slot, data.path, data.path_seq, data.time, origin.ce)?;
         let s = &mut self.sessions[slot];
         match self.windows.judge(&s.rx.window, data.seq) {
+            Verdict::New if STAGE => self.came = (slot, data.seq),
             Verdict::New => {}
             Verdict::Duplicate => {
                 // The end of a message tagged SYNC comes twice, which says nothing about verdicts.
@@ -202,9 +203,6 @@ impl Engine {
             self.owe(slot, due::FEEDBACK);
         } else {
             self.feedback_within(slot);
-        }
-        if STAGE && !self.sessions[slot].rx.groups.is_empty() {
-            self.look_at_groups(slot, data.seq);
         }
         received
     }

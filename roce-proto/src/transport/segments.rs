@@ -107,6 +107,7 @@ impl Segments {
         Some(chunk * CHUNK + bit)
     }
 
+    #[inline(never)]
     fn append(&mut self, of: &mut Chunks, seq: Seq) -> Option<u32> {
         let head = ChunkHead { base: Seq(seq.0 & !(CHUNK - 1)), open: 0, requested: 0, next: 0 };
         let chunk = self.heads.insert(head)?;

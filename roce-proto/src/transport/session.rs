@@ -456,6 +456,8 @@ pub struct Sending {
     pub semantics: Semantics,
     /// How it is protected.
     pub protection: Option<Protection>,
+    /// It is one segment without parity, which others may share a packet with.
+    pub alone: bool,
     /// Which queue it waits in.
     pub queue: Queue,
     /// Why the peer rejected it, if it did.

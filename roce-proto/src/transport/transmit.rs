@@ -61,26 +61,32 @@ impl Engine {
             return Some(copy);
         }
         while let Some(slot) = self.ready.head() {
-            match self.next_segment(slot, buf) {
-                Ok(transmit) => return Some(transmit),
-                Err(blocked) => {
-                    if let Blocked::NoChunk = blocked {
-                        // It looks again when something of its own is acknowledged, or soon.
-                        self.counters.no_chunk += 1;
-                        self.sessions[slot].tx.wake_at = self.clock + self.config.times.feedback;
-                        self.arm(slot, self.sessions[slot].tx.wake_at);
-                    }
-                    self.sessions[slot].in_ready = false;
-                    self.ready_chain.remove(&mut self.ready, slot);
-                    if let Blocked::NoWork = blocked {
-                        self.end_of_burst(slot);
-                    }
-                    if let Blocked::Waits = blocked {
-                        self.watch_grant(slot);
-                        if !self.sessions[slot].tx.eager.is_empty() {
-                            self.ask_later(slot);
-                        }
-                    }
+            let blocked = if STAGE && self.sessions[slot].tx.protecting != 0 {
+                match self.next_protecting(slot, buf) {
+                    Ok(transmit) => return Some(transmit),
+                    Err(blocked) => blocked,
+                }
+            } else {
+                match self.next_segment::<false>(slot, buf) {
+                    Ok(transmit) => return Some(transmit),
+                    Err(blocked) => blocked,
+                }
+            };
+            if let Blocked::NoChunk = blocked {
+                // It looks again when something of its own is acknowledged, or soon.
+                self.counters.no_chunk += 1;
+                self.sessions[slot].tx.wake_at = self.clock + self.config.times.feedback;
+                self.arm(slot, self.sessions[slot].tx.wake_at);
+            }
+            self.sessions[slot].in_ready = false;
+            self.ready_chain.remove(&mut self.ready, slot);
+            if let Blocked::NoWork = blocked {
+                self.end_of_burst(slot);
+            }
+            if let Blocked::Waits = blocked {
+                self.watch_grant(slot);
+                if !self.sessions[slot].tx.eager.is_empty() {
+                    self.ask_later(slot);
                 }
             }
         }
@@ -89,17 +95,30 @@ impl Engine {
         control.or_else(|| if self.copying.is_empty() { None } else { self.transmit_copy(true, buf) })
     }
 
-    #[inline]
-    fn next_segment(&mut self, slot: u32, buf: &mut [u8]) -> Result<Transmit, Blocked> {
-        if STAGE
-            && self.sessions[slot].tx.protecting != 0
-            && let Some(parity) = self.next_parity(slot, buf)
-        {
-            return Ok(parity);
+    /// What a session sends next that protects some of its messages. What does not is spared these questions.
+    #[cold]
+    #[inline(never)]
+    fn next_protecting(&mut self, slot: u32, buf: &mut [u8]) -> Result<Transmit, Blocked> {
+        match self.next_parity(slot, buf) {
+            Some(parity) => Ok(parity),
+            None => self.next_segment::<true>(slot, buf),
         }
+    }
+
+    #[inline(always)]
+    fn next_segment<const PROTECTING: bool>(
+        &mut self,
+        slot: u32,
+        buf: &mut [u8],
+    ) -> Result<Transmit, Blocked> {
         let again = self.sessions[slot].tx.requested > 0;
-        let (seq, record) = if again { self.pick_requested(slot)? } else { self.pick_new(slot)? };
-        let transmit = self.write_segment(slot, seq, record, again, None, buf);
+        let (seq, record) =
+            if again { self.pick_requested(slot)? } else { self.pick_new::<PROTECTING>(slot)? };
+        let path = match again {
+            false if PROTECTING => Some(self.path_of_new(slot, record)),
+            _ => None,
+        };
+        let transmit = self.write_segment(slot, seq, record, again, path, buf);
         self.count_turn(slot);
         self.watch_tail(slot);
         Ok(transmit)
@@ -149,13 +168,10 @@ impl Engine {
             self.has_window(slot).ok()?;
             let at = self.pick_message(slot).ok()?;
             let send = &self.sends[at];
-            if send.segments != 1
-                || (STAGE && send.protection.is_some())
-                || send.len as usize + Data::LEN > room
-            {
+            if !send.alone || send.len as usize + Data::LEN > room {
                 return None;
             }
-            self.open_segment(slot, at).ok()?
+            self.open_segment::<false>(slot, at).ok()?
         };
         if !again {
             // A burst is counted in packets.
@@ -168,6 +184,7 @@ impl Engine {
     }
 
     /// The next message, and the next session.
+    #[inline(never)]
     fn take_turns(&mut self, slot: u32) {
         let tx = &mut self.sessions[slot].tx;
         if let Some(first) = self.queue_chain.pop_front(&mut tx.active) {
@@ -245,10 +262,10 @@ impl Engine {
 
     /// A record for the next segment that was never sent, if window and grant allow.
     #[inline]
-    fn pick_new(&mut self, slot: u32) -> Result<(Seq, u32), Blocked> {
+    fn pick_new<const PROTECTING: bool>(&mut self, slot: u32) -> Result<(Seq, u32), Blocked> {
         self.has_window(slot)?;
         let at = self.pick_message(slot)?;
-        self.open_segment(slot, at)
+        self.open_segment::<PROTECTING>(slot, at)
     }
 
     /// Whether the window has room for a segment that was never sent.
@@ -261,9 +278,9 @@ impl Engine {
         Ok(())
     }
 
-    /// A record for the next segment of a message.
+    /// A record for the next segment of a message, which has no parity unless that is asked for.
     #[inline]
-    fn open_segment(&mut self, slot: u32, at: u32) -> Result<(Seq, u32), Blocked> {
+    fn open_segment<const PROTECTING: bool>(&mut self, slot: u32, at: u32) -> Result<(Seq, u32), Blocked> {
         let clock = self.clock;
         let s = &mut self.sessions[slot];
         let send = &mut self.sends[at];
@@ -284,22 +301,16 @@ impl Engine {
             again: false,
             lag: 0,
         };
-        let mut protection = send.protection.filter(|_| STAGE);
-        if let Some(p) = protection
-            && send.sent.is_multiple_of(p.block())
-        {
-            protection = self.renew_protection(slot, at);
+        if PROTECTING && send.protection.is_some() {
+            self.open_protected(slot, at, seq);
+            return Ok((seq, record));
         }
-        let send = &mut self.sends[at];
         send.sent += 1;
         if send.sent == send.segments {
-            if send.semantics.sync && protection.is_none() && self.config.mechanisms.copies {
+            if send.semantics.sync && self.config.mechanisms.copies {
                 self.copy_later(slot, self.sends[at].segments, seq);
             }
             self.leave_queue(at);
-        }
-        if let Some(protection) = protection {
-            self.note_protected(slot, at, protection, seq);
         }
         Ok((seq, record))
     }
@@ -317,16 +328,9 @@ impl Engine {
         buf: &mut [u8],
     ) -> Transmit {
         let clock = self.clock;
-        let protecting = STAGE && !again && self.sessions[slot].tx.protecting != 0;
-        let path = if let Some(path) = on {
-            path
-        } else if protecting && self.sends[self.segments.get(record).message].protection.is_some() {
-            // Its parity goes on others.
-            self.data_path(slot)
-        } else {
-            // Another path than the one that lost it.
-            self.next_path(slot, again.then_some(self.segments.get(record).path))
-        };
+        // Another path than the one that lost it.
+        let not = again.then_some(self.segments.get(record).path);
+        let path = on.unwrap_or_else(|| self.next_path(slot, not));
         let segment = self.segments.get_mut(record);
         let s = &mut self.sessions[slot];
         let paths = usize::from(self.config.paths);
@@ -400,10 +404,7 @@ impl Engine {
             granted: send.granted,
             more: false,
         };
-        let more = self.config.mechanisms.bundle
-            && send.segments == 1
-            && !(STAGE && send.protection.is_some())
-            && !void;
+        let more = self.config.mechanisms.bundle && send.alone && !void;
         if let Some(place) = buf.first_chunk_mut() {
             *place = data.to_bytes();
         }

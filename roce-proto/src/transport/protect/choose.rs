@@ -4,6 +4,7 @@ use super::send::Protecting;
 use super::{CODECS, Protect};
 use crate::transport::congestion::Congestion;
 use crate::transport::engine::Engine;
+use crate::transport::session::Sending;
 use crate::wire::shim::Semantics;
 use fec::policy::{Class, Message, Network, Policy, Protection, adapt, choose};
 use fec::{MOST_DATA, MOST_PARITY};
@@ -29,35 +30,30 @@ pub struct Question {
 }
 
 impl Engine {
-    /// How a message is to be protected.
+    /// Whether a message may be one to protect. All that others pay for protection is to be asked this.
     #[inline]
-    pub(in crate::transport) fn protection(
-        &mut self,
-        slot: u32,
-        semantics: &Semantics,
-        segments: u32,
-    ) -> Option<Protection> {
-        let protect = self.config.fec.protect;
-        let untagged = Class::from_wire(semantics.class) == Class::Untagged;
-        if untagged && !matches!(protect, Protect::Everything(_)) && !self.is_awaited(semantics, segments) {
-            return None;
-        }
-        self.counted_protection(slot, semantics, segments, protect)
+    pub(in crate::transport) fn may_protect(&self, semantics: &Semantics) -> bool {
+        // One branch.
+        (semantics.class | u8::from(semantics.sync) | self.protects_all) != 0
     }
 
+    /// A message was posted: it is protected as it is to be.
     #[cold]
-    fn counted_protection(
-        &mut self,
-        slot: u32,
-        semantics: &Semantics,
-        segments: u32,
-        protect: Protect,
-    ) -> Option<Protection> {
+    pub(in crate::transport) fn protect_send(&mut self, at: u32) {
+        let Sending { session: slot, semantics, segments, .. } = self.sends[at];
+        let protect = self.config.fec.protect;
+        let tagged = Class::from_wire(semantics.class) != Class::Untagged;
+        if !tagged && !matches!(protect, Protect::Everything(_)) && !self.is_awaited(&semantics, segments) {
+            return;
+        }
         self.counters.class(semantics.class).messages += 1;
         if protect == Protect::Nothing || self.sessions[slot].codecs & CODECS == 0 {
-            return None;
+            return;
         }
-        self.strength(slot, semantics, segments, None)
+        let protection = self.strength(slot, &semantics, segments, None);
+        let send = &mut self.sends[at];
+        send.protection = protection;
+        send.alone &= protection.is_none();
     }
 
     /// A block of a protected message is about to begin. What was answered when it was posted may be long ago: its first block is as the

@@ -198,6 +198,7 @@ impl Engine {
             shards: List::default(),
         };
         let at = self.groups.insert(group).ok_or(Drop::NoShard)?;
+        self.watched += 1;
         self.group_chain.push_back(&mut self.sessions[slot].rx.groups, at);
         Ok(at)
     }
@@ -240,9 +241,8 @@ impl Engine {
         Ok(Received::Place(Placement { to: Place::Shard(block), len: len as u32 }))
     }
 
-    /// A segment has come while groups of its session have something missing.
-    #[cold]
-    pub(in crate::transport) fn look_at_groups(&mut self, slot: u32, seq: Seq) {
+    /// A segment has come while groups have something missing, perhaps of its session.
+    fn look_at_groups(&mut self, slot: u32, seq: Seq) {
         let mut at = self.sessions[slot].rx.groups.head();
         while let Some(group) = at {
             at = self.group_chain.next(group);
@@ -285,6 +285,7 @@ impl Engine {
         }
         self.group_chain.remove(&mut rx.groups, group);
         self.groups.remove(group);
+        self.watched -= 1;
         if self.repairable == Some(group) {
             self.repairable = None;
         }
@@ -309,15 +310,24 @@ impl Engine {
         }
     }
 
-    /// What can be repaired now. To be called after each [`Engine::receive`] once what that answered is carried out. The shards that it
-    /// names are free for others with the next packet.
+    /// What can be repaired now. To be called after each [`Engine::receive`] once what that answered is carried out: only the segment that came last is looked
+    /// at. The shards that it names are free for others with the next packet.
     #[inline]
     pub fn next_repair(&mut self) -> Option<Repair> {
-        let group = self.repairable.filter(|_| STAGE)?;
+        if STAGE && self.watched > 0 { self.look_and_repair() } else { None }
+    }
+
+    /// While nothing is missing anywhere, a segment that comes is not looked at: so it is done here, and not where it is taken.
+    #[cold]
+    fn look_and_repair(&mut self) -> Option<Repair> {
+        let (slot, seq) = self.came;
+        if self.repairable.is_none() {
+            self.look_at_groups(slot, seq);
+        }
+        let group = self.repairable?;
         self.repair(group)
     }
 
-    #[cold]
     fn repair(&mut self, group: u32) -> Option<Repair> {
         // Packets may have come since.
         self.repairable = None;

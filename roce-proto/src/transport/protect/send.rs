@@ -40,6 +40,7 @@ pub struct Protecting {
 #[derive(Clone, Copy, Debug)]
 struct Run {
     send: u32,
+    message: Seq,
     block: Block,
     next: u32,
 }
@@ -85,8 +86,28 @@ impl Block {
 }
 
 impl Engine {
-    /// A new segment of a protected message was given its sequence. With the last of a block, its parity is due.
-    pub(in crate::transport) fn note_protected(&mut self, slot: u32, at: u32, p: Protection, seq: Seq) {
+    /// The next segment of a protected message was given its sequence.
+    #[cold]
+    pub(in crate::transport) fn open_protected(&mut self, slot: u32, at: u32, seq: Seq) {
+        let mut protection = self.sends[at].protection;
+        if protection.is_some_and(|p| self.sends[at].sent.is_multiple_of(p.block())) {
+            protection = self.renew_protection(slot, at);
+        }
+        let send = &mut self.sends[at];
+        send.sent += 1;
+        if send.sent == send.segments {
+            if send.semantics.sync && protection.is_none() && self.config.mechanisms.copies {
+                self.copy_later(slot, self.sends[at].segments, seq);
+            }
+            self.leave_queue(at);
+        }
+        if let Some(protection) = protection {
+            self.note_protected(slot, at, protection, seq);
+        }
+    }
+
+    /// Its protection is this. With the last of a block, its parity is due.
+    fn note_protected(&mut self, slot: u32, at: u32, p: Protection, seq: Seq) {
         let send = &self.sends[at];
         let Some(protecting) = self.sessions[slot].tx.protecting.checked_sub(1) else { return };
         let index = send.sent - 1;
@@ -97,7 +118,7 @@ impl Engine {
         if send.sent.is_multiple_of(p.block()) || send.sent == send.segments {
             let block = Block::of(p, index, send.segments, seq);
             debug_assert_eq!(block.seq, protecting.block, "a block's sequences follow each other");
-            protecting.run = Some(Run { send: at, block, next: 0 });
+            protecting.run = Some(Run { send: at, message: send.number, block, next: 0 });
         }
         self.counters.protected += 1;
         self.counters.class(send.semantics.class).protected += 1;
@@ -115,11 +136,14 @@ impl Engine {
     }
 
     /// The next parity shard of a session, if one is due.
+    #[cold]
     pub(in crate::transport) fn next_parity(&mut self, slot: u32, buf: &mut [u8]) -> Option<Transmit> {
         let at = self.sessions[slot].tx.protecting.checked_sub(1)?;
         let run = self.protecting[at].run?;
         let send = self.sends[run.send];
-        let (Some(p), None) = (send.protection, send.void) else {
+        // Of a message that is over parity is of no use any more; its record may be another's.
+        let lives = (send.session, send.number) == (slot, run.message) && send.acked < send.segments;
+        let (Some(p), None, true) = (send.protection, send.void, lives) else {
             self.protecting[at].run = None;
             return None;
         };
@@ -205,8 +229,12 @@ impl Engine {
         Transmit { to, path, kind: Kind::Parity, header_len, source: None, parity: Some(shards), more: false }
     }
 
-    /// The path of a protected segment: one that is not for parity, unless no other lets anything through.
-    pub(in crate::transport) fn data_path(&mut self, slot: u32) -> u8 {
+    /// The path of a segment that was never sent, of a session that protects some. That of a protected one is not for parity, unless no other lets anything
+    /// through.
+    pub(in crate::transport) fn path_of_new(&mut self, slot: u32, record: u32) -> u8 {
+        if self.sends[self.segments.get(record).message].protection.is_none() {
+            return self.next_path(slot, None);
+        }
         let paths = self.sessions[slot].paths;
         let (from, _) = parity_paths(paths);
         let mut path = self.next_path(slot, None);
@@ -217,16 +245,6 @@ impl Engine {
             path = self.next_path(slot, None);
         }
         path
-    }
-
-    /// A send is over: its parity is of no use any more.
-    #[inline]
-    pub(in crate::transport) fn drop_parity(&mut self, slot: u32, send: u32) {
-        if let Some(at) = self.sessions[slot].tx.protecting.checked_sub(1)
-            && self.protecting[at].run.is_some_and(|run| run.send == send)
-        {
-            self.protecting[at].run = None;
-        }
     }
 
     /// What parity there is for a segment in flight that is lost.
