@@ -5,7 +5,7 @@
 //! - [`world`]: the event queue and the faults; [`app`] what applications do; [`host`] one endpoint and its driver, which moves real bytes as its
 //!   engine says; [`net`] the links and the ways over them;
 //! - [`ledger`] and [`watch`]: the checkers. They see what goes in and out of the engines, and nothing inside;
-//! - [`report`], [`figures`] and [`trace`]: what came out.
+//! - [`report`], [`figures`], [`groups`] and [`trace`]: what came out.
 //!
 //! ```
 //! use testbed_sim::{Scenario, Trace, simulate};
@@ -20,6 +20,7 @@
 pub mod app;
 pub mod figures;
 pub mod generate;
+pub mod groups;
 pub mod host;
 pub mod ledger;
 pub mod net;

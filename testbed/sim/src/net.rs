@@ -1,6 +1,7 @@
 //! The links between hosts, and the ways over them.
 
 use crate::figures::{Carried, Figures, Traffic};
+use crate::groups::Groups;
 use crate::scenario::Topology;
 use crate::watch::{Check, Violation};
 use roce_proto::time::Instant;
@@ -68,6 +69,8 @@ pub struct Net {
     pub figures: Figures,
     /// What hosts sent.
     pub traffic: Traffic,
+    /// What of that had parity.
+    pub groups: Groups,
     /// Packets that links lost since this was last emptied, if somebody wants to know.
     pub dropped: Option<Vec<Packet>>,
     /// Links that took a packet since this was last emptied.
@@ -98,6 +101,7 @@ impl Net {
             salt: seed,
             figures: Figures::default(),
             traffic: Traffic::default(),
+            groups: Groups::default(),
             dropped: None,
             touched: Vec::new(),
             sent: 0,
@@ -109,6 +113,7 @@ impl Net {
     pub fn send(&mut self, now: Instant, mut packet: Packet) -> Fate {
         self.sent += 1;
         self.traffic.sent(now, &packet.bytes, packet.bytes.len() + OVERHEAD);
+        self.groups.sent(&packet.bytes);
         packet.sent = now;
         self.enter(now, packet)
     }

@@ -1,6 +1,7 @@
 //! What a run took.
 
 use crate::figures::{Carried, Traffic};
+use crate::groups::Groups;
 use roce_proto::wire::shim::Kind;
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ pub struct Report {
     pub carried: Vec<Carried>,
     /// What was sent, by class and time.
     pub traffic: Traffic,
+    /// What of that had parity.
+    pub groups: Groups,
     /// Of each send that ended well, the number of its message, when it was posted and when it ended.
     pub spans: Vec<(usize, Duration, Duration)>,
     /// From post to completion of each send that ended well, in order of size.

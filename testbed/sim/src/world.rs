@@ -453,6 +453,7 @@ impl<'a> World<'a> {
             stall: self.net.figures.stall,
             carried: std::mem::take(&mut self.net.carried),
             traffic: std::mem::take(&mut self.net.traffic),
+            groups: std::mem::take(&mut self.net.groups),
             time: if self.played > Instant::ZERO { self.played } else { self.now }
                 .saturating_since(Instant::ZERO),
             trace: self.trace.value(),

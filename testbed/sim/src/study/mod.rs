@@ -1,10 +1,11 @@
-//! What the many-path part of the protocol promises, as scenarios with figures: [`fec`] is about a long lossy link, [`paths`] has one network for each promise, [`permutation`] the
+//! What the many-path part of the protocol promises, as scenarios with figures: [`fec`] is about a long lossy link, [`residual`] about what parity leaves, [`paths`] has one network for each promise, [`permutation`] the
 //! traffic that other simulators publish figures of, [`tail`] collectives with mechanisms switched off, [`ablation`] the table of that.
 
 pub mod ablation;
 pub mod fec;
 pub mod paths;
 pub mod permutation;
+pub mod residual;
 pub mod tail;
 
 use std::time::Duration;
