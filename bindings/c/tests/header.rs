@@ -94,6 +94,18 @@ fn two_processes_in_c_exchange_reliable_messages() {
     assert!(said.contains(want), "{said}");
 }
 
+/// Each function of both services, between two endpoints of one process.
+#[test]
+fn two_endpoints_of_a_process_do_what_the_header_says() {
+    let temporary = tempfile::tempdir().unwrap();
+    let program = temporary.path().join("pair");
+    compile(&folder().join("tests/pair.c"), &program);
+    let socket = format!("spw-c-pair-{}", std::process::id());
+    let output = Command::new("timeout").args(["-k", "5", "60"]).arg(&program).arg(socket).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{}{said}", output.status, String::from_utf8_lossy(&output.stdout));
+}
+
 /// What a program in C says whose `main` has these statements; `SAY` prints a result, and what is wrong.
 fn lines_of(statements: &str) -> String {
     let temporary = tempfile::tempdir().unwrap();
