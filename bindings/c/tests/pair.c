@@ -85,6 +85,7 @@ static void raw(void)
 	IS(spw_qp_create(server, 7, 1, 4, &to), 0);
 	IS(to, 0x20000);
 	IS(spw_qp_create(client, 9, 2, 1, &from), 0);
+	IS(from, 0x30000);
 	uint64_t ah = handle();
 	spw_send send = { .wr_id = 5, .qpn = from, .ah = ah, .dst_qpn = to, .qkey = 7, .imm = 77, .has_imm = 1, .signaled = 1 };
 	/* An immediate, and a completion at either side. */
@@ -259,6 +260,7 @@ static void reliable(void)
 	TRUE(!event.is_up && event.session == ours && !strcmp(event.reason, "closed"));
 	IS(spw_send_message(client, &message, text, 1), -SPW_ERROR_STATE);
 	IS(spw_recv_message(server, &message, text, 1), -SPW_ERROR_STATE);
+	TRUE(strstr(spw_last_error(), "there is no session"));
 	/* Numbers are not used again. The other side listens to nobody; and with another Q_Key nobody answers. */
 	IS(spw_connect(client, "192.0.2.1", at, &ours), 0);
 	accepted = event_at(server);
@@ -277,11 +279,12 @@ int main(int argc, char **argv)
 {
 	TRUE(argc == 2);
 	char port[2][200];
-	spw_config config = { .mtu = 1200, .first_qpn = 0x20000 };
+	spw_config config = { .mtu = 1200 };
 	for (int i = 0; i < 2; i++) {
 		snprintf(port[i], sizeof port[i], "net_memif%d,role=%s,id=0,socket=%s", i, i ? "client" : "server", argv[1]);
 		config.port = port[i];
 		config.addresses = i ? "192.0.2.2" : "192.0.2.1";
+		config.first_qpn = i ? 0x30000 : 0x20000;
 		config.wait_seconds = i;
 		IS(spw_open(&config, i ? &client : &server), 0);
 	}
