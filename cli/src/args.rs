@@ -198,13 +198,14 @@ impl FromStr for CoresArg {
 #[command(next_help_heading = "Port")]
 pub struct EndpointArgs {
     /// The port, in DPDK's own syntax: a virtual device with its arguments, a PCI address, or the MAC address or name of a
-    /// port that DPDK has. Without it: a net_memif port that meets the other side's on this machine
-    #[arg(long, value_name = "DEVICE")]
-    #[serde(serialize_with = "port_text")]
-    pub port: Option<PortSpec>,
+    /// port that DPDK has. Without it: a net_memif port that meets the other side's on this machine. The reliable service takes up to
+    /// four, as rails on which its paths take turns
+    #[arg(long = "port", value_name = "DEVICE")]
+    #[serde(rename = "port", serialize_with = "port_text")]
+    pub ports: Vec<PortSpec>,
 
     /// An IPv4 or IPv6 address of the port, with the prefix length of its network; without one everything is on the link. May
-    /// be given several times
+    /// be given several times; with several ports the first address of a family is the first port's, the second the second's
     #[arg(long, value_name = "ADDR[/LEN]")]
     pub ip: Vec<IpArg>,
 
@@ -261,6 +262,11 @@ pub struct EndpointArgs {
 }
 
 impl EndpointArgs {
+    /// The port; the first if there are several.
+    pub fn port(&self) -> Option<&PortSpec> {
+        self.ports.first()
+    }
+
     /// The port's addresses.
     pub fn addrs(&self) -> Vec<PortAddr> {
         self.ip.iter().map(|ip| PortAddr { ip: ip.addr, prefix_len: ip.prefix }).collect()
@@ -272,8 +278,12 @@ impl EndpointArgs {
     }
 }
 
-fn port_text<S: serde::Serializer>(port: &Option<PortSpec>, serializer: S) -> Result<S::Ok, S::Error> {
-    port.as_ref().map(PortSpec::to_string).serialize(serializer)
+/// One as text, none as nothing, several as a list.
+fn port_text<S: serde::Serializer>(ports: &[PortSpec], serializer: S) -> Result<S::Ok, S::Error> {
+    match ports {
+        [] | [_] => ports.first().map(PortSpec::to_string).serialize(serializer),
+        _ => serializer.collect_seq(ports.iter().map(PortSpec::to_string)),
+    }
 }
 
 fn pkey_text<S: serde::Serializer>(pkey: &PKey, serializer: S) -> Result<S::Ok, S::Error> {

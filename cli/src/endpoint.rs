@@ -1,6 +1,8 @@
 //! From the port arguments to an open port, and to a worker over it.
 
-use crate::args::{EndpointArgs, NeighbourArg, NeighbourFrom, PortSpec};
+mod rails;
+
+use crate::args::{EndpointArgs, NeighbourArg, NeighbourFrom};
 use crate::error::Error;
 use crate::host::{Host, net, numa};
 use crate::kernel::KernelTable;
@@ -13,7 +15,7 @@ use dataplane::idle::{IdlePolicy, allowed_cores, pin_current_thread};
 use dataplane::io::PortIo;
 use dataplane::io::dpdk::{DpdkPort, DpdkPortConfig, OpenError};
 use dataplane::open::{self, ConnectError, Plan, default_port};
-use dataplane::route::{self, PortAddr};
+use dataplane::route::PortAddr;
 use dataplane::worker::{PortConfig, Worker, WorkerConfig};
 use dpdk::{Eal, EalConfig, EalError, LogLevel, Rss};
 use roce_proto::types::Mtu;
@@ -22,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub use dataplane::open::{CLIENT_IP, Role, SERVER_IP};
+pub use rails::MOST_PORTS;
 
 /// How an endpoint is opened, apart from its arguments.
 #[derive(Clone, Debug)]
@@ -42,6 +45,8 @@ pub struct OpenConfig {
     pub queues: Option<u16>,
     /// Workers that share the port.
     pub workers: u16,
+    /// Whether there may be several ports.
+    pub rails: bool,
 }
 
 impl OpenConfig {
@@ -56,6 +61,7 @@ impl OpenConfig {
             measures: true,
             queues: None,
             workers: 1,
+            rails: false,
         }
     }
 }
@@ -68,11 +74,13 @@ pub struct Endpoint {
     ports: Vec<DpdkPort>,
     /// How the worker is to use the port.
     pub config: PortConfig,
+    /// Further ports, of one queue pair each.
+    more: Vec<(DpdkPort, PortConfig)>,
     /// The file of `--pcap`.
     pub capture: Option<CaptureFile>,
     neighbours: Vec<NeighbourArg>,
-    /// The interface whose table in the kernel has the others.
-    kernel_table: Option<String>,
+    /// The interfaces whose tables in the kernel have the others, of each port one.
+    kernel_tables: Vec<String>,
     idle: IdlePolicy,
     cores: Vec<usize>,
     prepared: Prepared,
@@ -141,13 +149,16 @@ impl Endpoint {
         if config.measures {
             warn_of_few_cores();
         }
-        let addrs = addresses(args, config.role)?;
-        let gateways = args.gateways();
-        route::check(&addrs, &gateways).map_err(Error::usage)?;
+        if args.ports.len() > 1 && !config.rails {
+            return Err(Error::usage(format_args!("{} ports: this takes one", args.ports.len()))
+                .hint("several are for the reliable service of bw and lat: leave --service ud out, or give one --port"));
+        }
+        let sides = rails::sides(args, config.role)?;
         check_neighbours(&args.neighbour)?;
-        let kernel_table = kernel_table(args)?;
+        let kernel_tables = kernel_tables(args)?;
         check_cores(args.cores.as_ref().map_or(&[], |cores| &cores.0))?;
-        let plan = plan(args, config.role).with_queues(config.queues.unwrap_or(config.workers));
+        let plans = rails::plans(&sides, args.mtu, config.queues.unwrap_or(config.workers));
+        let plan = rails::together(&plans);
         // Before anything is started: a file that cannot be written, or an address that is taken, should not cost a wait for the
         // other side.
         let prepared = Prepared::new(&args.observe)?;
@@ -161,36 +172,49 @@ impl Endpoint {
         let Some(port) = ports.first() else {
             return Err(Error::usage(OpenError::NoQueue(plan.selector)));
         };
+        let mut more = Vec::with_capacity(plans.len());
+        for plan in plans.iter().skip(1) {
+            more.extend(connect(&eal, &plan.port(), config, stop)?.into_iter().next());
+        }
         if let Some(limit) = config.link_wait {
-            port.wait_link(limit).map_err(Error::failed)?;
+            for port in std::iter::once(port).chain(&more) {
+                port.wait_link(limit).map_err(Error::failed)?;
+            }
         }
         let info = port.info();
         let port_info = eal.find(&plan.selector).and_then(|id| eal.port(id)).map_err(Error::usage)?;
         if let Some(node) = node_of(&Host::here(), &port_info) {
             numa::say_if_far(&Host::here(), node, args.cores.as_ref().map(|cores| cores.0.as_slice()));
         }
-        tracing::info!(
-            "port {} ({}) has MAC address {}, MTU {} and the addresses {}",
-            info.name,
-            info.driver,
-            info.mac,
-            info.mtu,
-            addrs.iter().map(PortAddr::to_string).collect::<Vec<_>>().join(" ")
-        );
+        for (info, side) in std::iter::once(info).chain(more.iter().map(DpdkPort::info)).zip(&sides) {
+            tracing::info!(
+                "port {} ({}) has MAC address {}, MTU {} and the addresses {}",
+                info.name,
+                info.driver,
+                info.mac,
+                info.mtu,
+                side.addrs.iter().map(PortAddr::to_string).collect::<Vec<_>>().join(" ")
+            );
+        }
+        let mut configs = sides.into_iter().map(|side| PortConfig {
+            addrs: side.addrs,
+            gateways: side.gateways,
+            vlan: args.vlan.map(|v| v.0),
+            pkeys: vec![args.pkey],
+            ib_mtu: config.ib_mtu,
+            entropy: args.entropy_range.0,
+        });
+        let Some(first) = configs.next() else {
+            return Err(Error::usage(OpenError::NoQueue(plan.selector)));
+        };
         Ok(Endpoint {
             eal,
             ports,
-            config: PortConfig {
-                addrs,
-                gateways,
-                vlan: args.vlan.map(|v| v.0),
-                pkeys: vec![args.pkey],
-                ib_mtu: config.ib_mtu,
-                entropy: args.entropy_range.0,
-            },
+            config: first,
+            more: more.into_iter().zip(configs).collect(),
             capture,
             neighbours: args.neighbour.clone(),
-            kernel_table,
+            kernel_tables,
             idle: args.idle.policy(),
             cores: args.cores.clone().unwrap_or_default().0,
             prepared,
@@ -226,15 +250,17 @@ impl Endpoint {
         self,
         config: &WorkerConfig,
     ) -> Result<(Worker<DpdkPort, B>, Environment), Error> {
-        let ports: Vec<_> = self.ports.into_iter().take(1).map(|port| (port, self.config.clone())).collect();
-        let mut worker = Worker::new(config, ports).map_err(Error::usage)?;
-        for NeighbourArg { ip, mac } in self.neighbours {
-            worker.add_neighbour(0, ip, mac).map_err(Error::usage)?;
+        let ports = self.ports.into_iter().take(1).map(|port| (port, self.config.clone())).chain(self.more);
+        let mut worker = Worker::new(config, ports.collect()).map_err(Error::usage)?;
+        for port in 0..worker.ports() {
+            for NeighbourArg { ip, mac } in &self.neighbours {
+                worker.add_neighbour(port, *ip, *mac).map_err(Error::usage)?;
+            }
         }
         let mut kernel = Vec::new();
-        if let Some(interface) = &self.kernel_table {
+        for (port, interface) in self.kernel_tables.iter().enumerate() {
             let (table, feed) = KernelTable::start(interface)?;
-            worker.set_neighbour_feed(0, feed);
+            worker.set_neighbour_feed(port, feed);
             kernel.push(table);
         }
         worker.set_capture(self.capture.as_ref().map(|file| file.capture.clone()));
@@ -270,7 +296,7 @@ impl Endpoint {
             for &NeighbourArg { ip, mac } in &self.neighbours {
                 worker.add_neighbour(0, ip, mac).map_err(Error::usage)?;
             }
-            if let Some(interface) = &self.kernel_table {
+            if let Some(interface) = self.kernel_tables.first() {
                 let (table, feed) = KernelTable::start(interface)?;
                 worker.set_neighbour_feed(0, feed);
                 kernel.push(table);
@@ -367,7 +393,7 @@ pub fn connect_for(
 /// An error of starting DPDK; where it was left to choose the port, what most often stands in the way.
 fn refusal(error: impl std::fmt::Display, args: &EndpointArgs) -> Error {
     let error = Error::usage(error);
-    if args.port.is_some() || !error.message().contains("Address already in use") {
+    if !args.ports.is_empty() || !error.message().contains("Address already in use") {
         return error;
     }
     error.hint(
@@ -406,17 +432,6 @@ fn log(level: LogLevel, line: &str) {
     }
 }
 
-/// The port's addresses: those given, or a pair's own where DPDK was left to choose the port too.
-fn addresses(args: &EndpointArgs, role: Role) -> Result<Vec<PortAddr>, Error> {
-    let given = args.addrs();
-    match (&args.port, given.is_empty()) {
-        (_, false) => Ok(given),
-        (None, true) => Ok(vec![PortAddr::from(role.ip())]),
-        (Some(port), true) => Err(Error::usage(format_args!("the port {port} has no IP address"))
-            .hint("give it one of your network that nobody else has: --ip 192.0.2.1")),
-    }
-}
-
 /// Cores that there are not, before DPDK answers them with its usage.
 fn check_cores(asked: &[usize]) -> Result<(), Error> {
     let allowed = allowed_cores();
@@ -427,13 +442,14 @@ fn check_cores(asked: &[usize]) -> Result<(), Error> {
     }
 }
 
-/// The interface whose neighbours the kernel is to tell, if it is asked at all.
-fn kernel_table(args: &EndpointArgs) -> Result<Option<String>, Error> {
+/// The interfaces whose neighbours the kernel is to tell, one for each port; none if it is not asked at all.
+fn kernel_tables(args: &EndpointArgs) -> Result<Vec<String>, Error> {
     if args.neighbour_from == NeighbourFrom::Wire {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    match args.port.as_ref().and_then(PortSpec::kernel_interface) {
-        Some(interface) => Ok(Some(interface.to_owned())),
+    let interfaces = args.ports.iter().map(|port| port.kernel_interface().map(str::to_owned));
+    match interfaces.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty()) {
+        Some(interfaces) => Ok(interfaces),
         None => Err(Error::usage("the kernel knows no neighbours of this port: it is not one of its interfaces").hint(
             "--neighbour-from kernel goes with net_af_packet, net_af_xdp and net_tap; leave it out to ask the wire",
         )),
@@ -461,9 +477,9 @@ fn node_of(host: &Host, port: &dpdk::PortInfo) -> Option<u32> {
 
 /// What DPDK is asked for.
 fn plan(args: &EndpointArgs, role: Role) -> Plan {
-    match &args.port {
-        Some(spec) => Plan::of(spec, args.mtu),
-        None => Plan::of(&default_port(role), args.mtu),
+    match args.ports.as_slice() {
+        [] => Plan::of(&default_port(role), args.mtu),
+        specs => rails::together(&specs.iter().map(|spec| Plan::of(spec, args.mtu)).collect::<Vec<_>>()),
     }
 }
 
@@ -519,8 +535,6 @@ mod tests {
     #[test]
     fn a_pair_has_its_own_port_and_addresses() {
         assert_eq!(plan(&args(""), Role::Client), Plan::of(&default_port(Role::Client), None));
-        assert_eq!(addresses(&args(""), Role::Server).unwrap(), [PortAddr::from(SERVER_IP)]);
-        assert_eq!(addresses(&args("--ip fd77::1 --ip 10.0.0.1/24"), Role::Client).unwrap().len(), 2);
         let plan = plan(&args("--port 52:54:00:12:34:56 --eal --vdev=net_null0"), Role::Server);
         assert_eq!((plan.vdevs.len(), plan.allow.len()), (0, 0));
     }
@@ -541,11 +555,5 @@ mod tests {
         assert!(line(&format!("{one} --neighbour fd77::7=02:00:00:00:00:07")).is_ok());
         let error = line(&format!("{one} --neighbour 192.0.2.7=02:00:00:00:00:08")).unwrap_err().to_string();
         assert!(error.contains("twice for 192.0.2.7"), "{error}");
-    }
-
-    #[test]
-    fn a_port_of_ones_own_needs_an_address() {
-        let error = addresses(&args("--port net_null0"), Role::Server).unwrap_err();
-        assert!(error.to_string().contains("--ip"), "{error}");
     }
 }

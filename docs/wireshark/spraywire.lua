@@ -98,6 +98,8 @@ field("eager", u32, "offer.eager", "Eager limit (bytes)", base.DEC)
 field("paths", u8, "offer.paths", "Paths", base.DEC)
 field("codecs", u8, "offer.codecs", "FEC codecs", base.HEX)
 field("messages", u16, "offer.messages", "Messages of several segments at once", base.DEC)
+field("rail_ip", ProtoField.ipv6, "offer.rail.ip", "Further port: address")
+field("rail_qpn", ProtoField.uint24, "offer.rail.qpn", "Further port: queue pair", base.HEX)
 field("clock", u32, "accept.clock", "The responder's clock (ticks of 16 ns)", base.DEC)
 field("cookie", ProtoField.bytes, "cookie", "Cookie")
 -- REFUSE, CLOSE, REJECT
@@ -130,6 +132,15 @@ end
 local function offer(tree, buf)
   row(tree, buf, 12, { f.id, 8 }, { f.epoch, 8 }, { f.first, 4 }, { f.offer_segment, 4 }, { f.window, 4 }, { f.grant, 4 },
     { f.eager, 4 }, { f.time, 4 }, { f.paths, 1 }, { f.codecs, 1 }, { f.messages, 2 })
+end
+
+-- The further ports of a side, as many as the count says, at the most three.
+local function rails(tree, buf, at)
+  local count = buf(3, 1):uint()
+  for i = 0, (count <= 3 and count or 0) - 1 do
+    tree:add(f.rail_ip, buf(at + 20 * i, 16))
+    tree:add(f.rail_qpn, buf(at + 20 * i + 17, 3))
+  end
 end
 
 -- For each type: its least length, and what takes it apart. That returns the length by its fields, if it knows, and what the packet's
@@ -230,10 +241,11 @@ parse[3] = { 16, function(tree, buf)
   return say, string.format("number %u, %u channels", buf(12, 4):uint(), entries)
 end }
 
-parse[4] = { 96, function(tree, buf)
+parse[4] = { 160, function(tree, buf)
   offer(tree, buf)
   tree:add(f.cookie, buf(56, 16))
-  return 96, string.format("own id 0x%s", tostring(buf(12, 8):bytes()))
+  rails(tree, buf, 72)
+  return 160, string.format("own id 0x%s", tostring(buf(12, 8):bytes()))
 end }
 
 parse[5] = { 32, function(tree, buf)
@@ -242,10 +254,11 @@ parse[5] = { 32, function(tree, buf)
   return 32, ""
 end }
 
-parse[6] = { 64, function(tree, buf)
+parse[6] = { 124, function(tree, buf)
   offer(tree, buf)
   tree:add(f.clock, buf(56, 4))
-  return 64, string.format("own id 0x%s", tostring(buf(12, 8):bytes()))
+  rails(tree, buf, 64)
+  return 124, string.format("own id 0x%s", tostring(buf(12, 8):bytes()))
 end }
 
 parse[7] = { 16, function(tree, buf)

@@ -1,9 +1,10 @@
 //! The packets of the reliable service: what is built is read back, and no bytes make a reader fail otherwise than by saying so.
 
 use proptest::prelude::*;
+use roce_proto::types::Qpn;
 use roce_proto::wire::shim::{
     Accept, Announce, AnnounceEntry, Close, CloseReason, Common, Cookie, CookieReply, Data, Feedback,
-    FeedbackHead, Init, Kind, MAX_ENTRIES, MAX_PATHS, MAX_WORDS, Offer, PathReport, Probe, Refuse,
+    FeedbackHead, Init, Kind, MAX_ENTRIES, MAX_PATHS, MAX_WORDS, Offer, PathReport, Probe, Rails, Refuse,
     RefuseReason, RejectMessage, RejectReason, Reset, Semantics, Seq, Ticks,
 };
 
@@ -140,9 +141,13 @@ proptest! {
     fn control_is_read_back(
         session in any::<u64>(), path in any::<u8>(), seqs in (seq(), seq()), time in any::<u32>(), offer in offer(),
         cookie in any::<[u8; 16]>(), entries in prop::collection::vec((any::<u32>(), any::<u64>(), seq()), 0..=MAX_ENTRIES),
-        reason in any::<bool>(),
+        reason in any::<bool>(), ports in prop::collection::vec((any::<std::net::IpAddr>(), 0u32..1 << 24), 0..=Rails::MOST),
     ) {
         let time = Ticks(time);
+        let mut rails = Rails::NONE;
+        ports.iter().for_each(|(ip, qpn)| rails.push(*ip, Qpn::new(*qpn).unwrap()));
+        let canonical = ports.iter().map(|(ip, qpn)| (ip.to_canonical(), Qpn::new(*qpn).unwrap()));
+        prop_assert_eq!(rails.iter().collect::<Vec<_>>(), canonical.collect::<Vec<_>>());
         let probe = Probe { session, path, path_seq: seqs.0, seq: seqs.1, time, asks: reason, forgot: !reason, urgent: reason };
         prop_assert_eq!(Probe::parse(&probe.to_bytes()), Ok(probe));
         let entries: Vec<AnnounceEntry> = entries
@@ -154,11 +159,11 @@ proptest! {
         let announce = Announce::parse(&packet).unwrap();
         prop_assert_eq!((announce.session, announce.number), (session, seqs.0));
         prop_assert_eq!(announce.entries().collect::<Vec<_>>(), entries);
-        let init = Init { offer, cookie: Cookie(cookie) };
+        let init = Init { offer, cookie: Cookie(cookie), rails };
         prop_assert_eq!(Init::parse(&init.to_bytes()), Ok(init));
         let reply = CookieReply { session, cookie: Cookie(cookie), time };
         prop_assert_eq!(CookieReply::parse(&reply.to_bytes()), Ok(reply));
-        let accept = Accept { session, offer, clock: time };
+        let accept = Accept { session, offer, clock: time, rails };
         prop_assert_eq!(Accept::parse(&accept.to_bytes()), Ok(accept));
         for why in [RefuseReason::Version, RefuseReason::Full, RefuseReason::NotListening, RefuseReason::Sizes] {
             let refuse = Refuse { session, reason: why, time };
@@ -176,7 +181,7 @@ proptest! {
 
     /// Whatever the bytes: an answer, and what was taken is built again to the same bytes where nothing is ignored.
     #[test]
-    fn any_bytes_are_read_or_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..120), kind in 0u8..12) {
+    fn any_bytes_are_read_or_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..12) {
         if let Some(first) = bytes.first_mut() {
             *first = 0x10 | kind;
         }

@@ -49,6 +49,8 @@ Examples:
                                                   two workers over two queues, if the server has the same
   spraywire bw 192.0.2.1 --mix dp:70,pp:25,control:5 -s 256k
                                                   messages of three classes, with figures of each
+  spraywire bw 10.0.0.1 --port 0000:01:00.0 --ip 10.0.0.2 --port 0000:01:00.1 --ip 10.1.0.2 --paths 8
+                                                  two ports as rails, if the server has two as well
   spraywire bw --workload all-reduce --ranks 8    a ring of eight ranks in this process
   spraywire bw --workload all-to-all --ranks 8 -a --loss 0.1%
   mpirun -n 16 spraywire bw --workload all-reduce -s 64M --port 0000:01:00.0 --first-ip 10.0.0.1/24

@@ -42,7 +42,7 @@ pub(super) struct End<I: PortIo + 'static> {
     idle: Idle,
     stop: Stop,
     pub now: Instant,
-    port: PortWatch,
+    ports: Vec<PortWatch>,
     rounds: u32,
     /// Who has said that its tests are over raw UD.
     raw: Option<IpAddr>,
@@ -64,7 +64,8 @@ impl<I: PortIo + 'static> End<I> {
         let known = if listen { Qpn::new(CONTROL_QPN) } else { None };
         let mut control = Control::open(&mut drive, cq, known)?;
         control.reliable = true;
-        let port = drive.worker().watch(0).ok_or_else(|| Error::failed("the worker has no port"))?;
+        let worker = drive.worker();
+        let ports = (0..worker.ports()).filter_map(|port| worker.watch(port)).collect();
         let idle = Idle::new(idle);
         Ok(End {
             drive,
@@ -75,7 +76,7 @@ impl<I: PortIo + 'static> End<I> {
             idle,
             stop,
             now,
-            port,
+            ports,
             rounds: 0,
             raw: None,
         })
@@ -154,7 +155,7 @@ impl<I: PortIo + 'static> End<I> {
         self.stop.requested()
     }
 
-    /// An error if a signal asked for a stop, or the port is gone for good.
+    /// An error if a signal asked for a stop, or all ports are gone for good.
     pub fn check(&self) -> Result<(), Error> {
         if self.stopped() {
             return Err(Error::interrupted());
@@ -162,17 +163,17 @@ impl<I: PortIo + 'static> End<I> {
         self.check_port()
     }
 
-    /// An error if the port is gone for good.
+    /// An error if all ports are gone for good.
     pub fn check_port(&self) -> Result<(), Error> {
-        match self.port.state() {
-            PortState::Gone => Err(Error::port_gone()),
-            PortState::Up | PortState::Down => Ok(()),
+        match self.ports.iter().all(|port| port.state() == PortState::Gone) {
+            true => Err(Error::port_gone()),
+            false => Ok(()),
         }
     }
 
-    /// Times that the link was lost.
+    /// Times that a link was lost.
     pub fn link_lost(&self) -> u64 {
-        self.port.lost()
+        self.ports.iter().map(PortWatch::lost).sum()
     }
 
     /// Rounds for a while, in which nothing is expected.

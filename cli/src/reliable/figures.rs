@@ -50,9 +50,23 @@ pub struct Figures {
     /// What became of each class's messages.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub classes: ByClass,
+    /// What went over each port, where there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortShare>,
     /// What the sessions cost, where there are many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
+}
+
+/// Packets of one of several ports during a test.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortShare {
+    /// DPDK's name of it.
+    pub name: String,
+    /// Packets that it took to send.
+    pub sent: u64,
+    /// Packets that came.
+    pub received: u64,
 }
 
 /// Quantiles of the recovery latency, nanoseconds.
@@ -150,6 +164,7 @@ impl Figures {
                 max: recovery.max(),
             },
             classes: ByClass::new(),
+            ports: Vec::new(),
             cost: None,
         }
     }
@@ -233,6 +248,11 @@ pub fn text(figures: &Value) -> String {
             ));
         }
     }
+    for side in ["client", "server"] {
+        if let Some(ports) = ports(&figures[side]["ports"]) {
+            text.push_str(&format!("\n  ports of the {side}: {ports}"));
+        }
+    }
     if let Some(table) = classes::table(&figures["classes"]) {
         text.push_str(&format!("\n{table}"));
     }
@@ -246,6 +266,17 @@ pub fn text(figures: &Value) -> String {
         }
     }
     text
+}
+
+/// Each port's share of what its side sent.
+fn ports(figures: &Value) -> Option<String> {
+    let ports = figures.as_array()?;
+    let all: u64 = ports.iter().filter_map(|port| port["sent"].as_u64()).sum();
+    let one = |port: &Value| {
+        let share = 100.0 * port["sent"].as_f64().unwrap_or_default() / all.max(1) as f64;
+        format!("{} sent {share:.1} %", port["name"].as_str().unwrap_or_default())
+    };
+    Some(ports.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]

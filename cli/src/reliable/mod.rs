@@ -12,7 +12,7 @@ mod test;
 pub use figures::{again, text};
 
 use crate::cmd::measure::{MeasureArgs, idle_for, resolve, seed};
-use crate::endpoint::{Endpoint, OpenConfig};
+use crate::endpoint::{Endpoint, MOST_PORTS, OpenConfig};
 use crate::error::Error;
 use crate::rendezvous::message::{RxReport, TestKind, TestSpec};
 use crate::signal::Stop;
@@ -79,7 +79,7 @@ pub struct ServiceArgs {
     #[arg(long, value_name = "BYTES", default_value = "512k", value_parser = units::size)]
     pub window: u64,
 
-    /// Paths (UDP source ports) of a session of the reliable service
+    /// Paths (UDP source ports) of a session of the reliable service; one for each port at least
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=32))]
     pub paths: u8,
 
@@ -127,6 +127,17 @@ impl ServiceArgs {
             Cc::Fixed => Algorithm::Fixed(self.window),
             Cc::DelayEcn => Algorithm::DelayEcn,
         };
+    }
+
+    /// Makes an endpoint use so many ports, its paths taking turns on them.
+    pub fn over(&self, ports: usize, config: &mut ReliableConfig) {
+        config.rails = std::array::from_fn(|at| Some(at + 1).filter(|port| *port < ports));
+        config.engine.paths = self.paths_over(ports);
+    }
+
+    /// Paths of a session over so many ports.
+    fn paths_over(&self, ports: usize) -> u8 {
+        self.paths.max(ports.min(MOST_PORTS) as u8)
     }
 
     /// Refuses what raw UD would not heed.
@@ -280,9 +291,10 @@ pub fn run(
     args.endpoint
         .entropy_range
         .0
-        .check(args.service.paths)
+        .check(args.service.paths_over(args.endpoint.ports.len()))
         .map_err(|e| Error::usage(e).hint("lower --paths, or give --entropy-range as many ports"))?;
-    let endpoint = Endpoint::open(&args.endpoint, config, stop)?;
+    let config = OpenConfig { rails: true, ..config.clone() };
+    let endpoint = Endpoint::open(&args.endpoint, &config, stop)?;
     if let Some(core) = endpoint.core(0) {
         dataplane::idle::pin_current_thread(core).map_err(Error::usage)?;
     }
@@ -291,7 +303,8 @@ pub fn run(
     let (mut worker, environment) =
         endpoint.into_worker(&WorkerConfig { seed, ..WorkerConfig::default() })?;
     let listen = args.host.is_none();
-    let config = engine(args, wish, seed)?;
+    let mut config = engine(args, wish, seed)?;
+    args.service.over(worker.ports(), &mut config);
     let reliable = Reliable::new(&mut worker, &config, |len| vec![0; len].into()).map_err(Error::usage)?;
     let mut end = End::new(worker, reliable, idle, stop.clone(), listen)?;
     end.tags = args.service.tags;

@@ -2,7 +2,7 @@
 
 use super::classes::Classes;
 use super::end::{CONTROL, DATA, End, RESULT, lost};
-use super::figures::{self, Figures};
+use super::figures::{self, Figures, PortShare};
 use super::peers::{self, Cost};
 use super::plan::Test;
 use super::{Audience, Message, VERSION, Wish, meet};
@@ -302,11 +302,25 @@ impl Run {
     fn report<I: PortIo + 'static>(&self, end: &mut End<I>) -> (RxReport, Figures) {
         let mut figures = Figures::of(end.reliable.counters(), &self.before, &self.recovery);
         figures.cost = self.cost;
+        figures.ports = self.ports(end);
         figures.classes = self.classes.figures(end.reliable.counters(), &self.before);
         let mut report = self.meter.report();
         report.sent = self.posted;
         report.drops = drops_since(&self.counted, &Counted::of(end.worker()));
         (report, figures)
+    }
+
+    /// What went over each port, if there are several.
+    fn ports<I: PortIo + 'static>(&self, end: &mut End<I>) -> Vec<PortShare> {
+        let worker = end.worker();
+        let (now, count) = (Counted::of(worker), worker.ports());
+        let share = |port| {
+            let [now, before] = [&now, &self.counted].map(|counted| counted.packets(port));
+            let name = worker.port_info(port).map(|info| info.name.clone()).unwrap_or_default();
+            PortShare { name, sent: now[0] - before[0], received: now[1] - before[1] }
+        };
+        let shares: Vec<_> = (0..count).map(share).collect();
+        if shares.len() > 1 { shares } else { Vec::new() }
     }
 
     fn has_all(&self) -> bool {

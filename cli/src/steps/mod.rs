@@ -199,7 +199,7 @@ impl Joining {
         match (&args.steps.master, &self.master) {
             (Some(host), _) => resolve(host, false),
             // The pair that needs no argument.
-            (None, _) if endpoint.port.is_none() && endpoint.ip.is_empty() => Ok(SERVER_IP),
+            (None, _) if endpoint.ports.is_empty() && endpoint.ip.is_empty() => Ok(SERVER_IP),
             (None, Some(host)) => resolve(host, false).map_err(|e| {
                 e.hint("the variable MASTER_ADDR is no address that a port can have: say rank 0's by --master or --first-ip")
             }),
@@ -218,7 +218,7 @@ fn one(args: &BwArgs, workload: Workload, end: &Joining, stop: &Stop) -> Result<
     if let Some(first) = args.steps.first_ip {
         endpoint_args.ip = vec![nth_address(first, rank)?];
     }
-    if endpoint_args.port.is_none() && ranks > 2 {
+    if endpoint_args.ports.is_empty() && ranks > 2 {
         return Err(Error::usage(format_args!("{ranks} ranks, and no --port: net_memif, which is there without one, joins two")).hint(
             "give each rank a port on a network of all, as --port net_af_packet0,iface=eth1 --first-ip 10.0.0.1/24; or leave rank and variables \
              out, and --ranks runs all of them in this process",
@@ -228,6 +228,7 @@ fn one(args: &BwArgs, workload: Workload, end: &Joining, stop: &Stop) -> Result<
     let config = OpenConfig {
         ib_mtu: args.common.ib_mtu,
         peer_wait: args.common.wait,
+        rails: true,
         ..OpenConfig::new(role, end.verbosity)
     };
     let endpoint = Endpoint::open(&endpoint_args, &config, stop)?;
@@ -308,7 +309,7 @@ fn show<I: PortIo + 'static>(progress: &mut Progress, shown: &mut Instant, this:
 /// Runs all ranks, joined by a switch.
 fn here(args: &BwArgs, workload: Workload, ranks: u32, stop: &Stop) -> Result<(Vec<Tally>, bool), Error> {
     let endpoint = &args.common.endpoint;
-    if endpoint.port.is_some() || !endpoint.ip.is_empty() || args.steps.first_ip.is_some() {
+    if !endpoint.ports.is_empty() || !endpoint.ip.is_empty() || args.steps.first_ip.is_some() {
         return Err(Error::usage("ranks of one process are joined by a switch within it, and have no port").hint(
             "leave --port and addresses out; or say which rank this process is: by --rank, or by starting it with torchrun, mpirun or srun",
         ));
@@ -398,6 +399,7 @@ fn open<I: PortIo + 'static>(
     };
     config.engine.times = Times { keep_alive: KEEP_ALIVE, silence: SILENCE, ..Times::default() };
     service.engine(&mut config.engine);
+    service.over(worker.ports(), &mut config);
     Reliable::new(worker, &config, |len| vec![0; len].into()).map_err(Error::usage)
 }
 

@@ -1,134 +1,23 @@
 //! The Wireshark dissector of the reliable service's headers: it says of each packet what our own parser says.
 
-use crate::ends::{End, json, next_socket, results, run, shared};
+mod tshark;
+
+use crate::ends::{End, json, next_socket, results, shared};
 use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
 use roce_proto::types::{PKey, Psn, QKey, Qpn};
 use roce_proto::wire::ethernet::MacAddr;
 use roce_proto::wire::frame::{self, Frame};
 use roce_proto::wire::shim::{
     Accept, Announce, AnnounceEntry, Close, CloseReason, Common, Cookie, CookieReply, Data, Feedback,
-    FeedbackHead, Init, Kind, Offer, Parity, PathReport, Probe, Refuse, RefuseReason, RejectMessage,
+    FeedbackHead, Init, Kind, Offer, Parity, PathReport, Probe, Rails, Refuse, RefuseReason, RejectMessage,
     RejectReason, Reset, Semantics, Seq, Ticks, immediate,
 };
 use roce_proto::wire::ud::{IpRoute, Route, Send, Template};
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/wireshark/spraywire.lua");
-
-/// What is told of a packet: the values of each field, all as decimal numbers or bytes in hexadecimal.
-type Told = BTreeMap<String, Vec<String>>;
-
-/// Every field of the dissector that our parser can vouch for.
-const FIELDS: [&str; 63] = [
-    "version",
-    "type",
-    "path",
-    "count",
-    "session",
-    "path_seq",
-    "seq",
-    "time",
-    "data.ask",
-    "data.again",
-    "data.void",
-    "data.sync",
-    "data.granted",
-    "data.more",
-    "data.class",
-    "data.priority",
-    "message",
-    "data.segment",
-    "communicator",
-    "tag",
-    "data.ordinal",
-    "data.step",
-    "data.length",
-    "data.stage",
-    "data.tolerance",
-    "payload",
-    "feedback.cut",
-    "feedback.status",
-    "number",
-    "feedback.next",
-    "grant",
-    "feedback.duplicates",
-    "feedback.skipped",
-    "feedback.gaps",
-    "feedback.repaired",
-    "feedback.announced",
-    "feedback.report.path",
-    "feedback.report.late",
-    "feedback.report.ce",
-    "feedback.report.highest",
-    "feedback.report.time",
-    "feedback.report.delay",
-    "feedback.word",
-    "feedback.missing",
-    "parity.codec",
-    "parity.version",
-    "parity.segments",
-    "parity.shards",
-    "parity.index",
-    "parity.stride",
-    "announce.through",
-    "offer.id",
-    "offer.epoch",
-    "offer.first",
-    "offer.segment",
-    "offer.window",
-    "offer.eager",
-    "offer.paths",
-    "offer.codecs",
-    "offer.messages",
-    "cookie",
-    "refuse.reason",
-    "close.reason",
-];
-
-fn tshark(pcap: &Path, filter: &str, fields: &[String]) -> Vec<Vec<String>> {
-    let pcap = pcap.to_str().unwrap();
-    let script = format!("lua_script:{SCRIPT}");
-    let mut args = vec!["-n", "-X", &script, "-r", pcap, "-Y", filter, "-T", "fields"];
-    args.extend(["-E", "occurrence=a", "-E", "aggregator=;", "-E", "separator=|"]);
-    args.extend(fields.iter().flat_map(|field| ["-e", field.as_str()]));
-    let output = run("tshark", &args);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !errors.contains("Lua"), "{errors}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().map(|line| line.split('|').map(str::to_owned).collect()).collect()
-}
-
-/// Numbers in decimal, truth as 1 and 0, bytes without colons.
-fn plain(value: &str) -> String {
-    match value {
-        "True" => "1".to_owned(),
-        "False" => "0".to_owned(),
-        _ => match value.strip_prefix("0x") {
-            Some(hex) => u64::from_str_radix(hex, 16).unwrap().to_string(),
-            None => value.replace(':', ""),
-        },
-    }
-}
-
-/// What the dissector says of each packet of ours, in order.
-fn theirs(pcap: &Path) -> Vec<Told> {
-    let mut names: Vec<String> = FIELDS.iter().map(|name| format!("csaud.{name}")).collect();
-    names.extend(
-        ["reject.reason", "probe.asks", "probe.forgot", "probe.urgent", "accept.clock"]
-            .map(|name| format!("csaud.{name}")),
-    );
-    let short = |name: &String| name.trim_start_matches("csaud.").to_owned();
-    let told = |line: Vec<String>| {
-        let cells = names.iter().map(short).zip(line);
-        let some = cells.filter(|(_, cell)| !cell.is_empty());
-        some.map(|(name, cell)| (name, cell.split(';').map(plain).collect())).collect()
-    };
-    tshark(pcap, "csaud", &names).into_iter().map(told).collect()
-}
+use tshark::{Told, theirs, tshark};
 
 #[derive(Default)]
 struct Telling(Told);
@@ -253,6 +142,7 @@ impl Telling {
                 let init = Init::parse(payload).unwrap();
                 self.offer(&init.offer);
                 self.add("cookie", hex(&init.cookie.0));
+                self.rails(&init.rails);
             }
             Kind::Cookie => {
                 let c = CookieReply::parse(payload).unwrap();
@@ -263,6 +153,7 @@ impl Telling {
                 let accept = Accept::parse(payload).unwrap();
                 self.offer(&accept.offer);
                 self.add("accept.clock", accept.clock.0);
+                self.rails(&accept.rails);
             }
             Kind::Refuse => {
                 let r = Refuse::parse(payload).unwrap();
@@ -277,6 +168,14 @@ impl Telling {
                 self.add("seq", r.seq.0);
                 self.add("reject.reason", r.reason as u32);
             }
+        }
+    }
+
+    fn rails(&mut self, rails: &Rails) {
+        for (ip, qpn) in rails.iter() {
+            let ip = if ip.is_ipv4() { format!("::ffff:{ip}") } else { ip.to_string() };
+            self.add("offer.rail.ip", ip.replace(':', ""));
+            self.add("offer.rail.qpn", qpn.get());
         }
     }
 }
@@ -484,9 +383,12 @@ fn made() -> Vec<(Option<u32>, Vec<u8>)> {
     }
     control(Kind::Announce, &announce);
     let cookie = Cookie(core::array::from_fn(|i| 0xf0 - i as u8));
-    control(Kind::Init, &Init { offer, cookie }.to_bytes());
+    let mut rails = Rails::NONE;
+    rails.push([192, 0, 2, 1].into(), Qpn::new(0xff_fffe).unwrap());
+    rails.push([0x2001, 0xdb8, 0, 0, 0xffff, 0, 0, 0xf00f].into(), Qpn::new(0x80_0000).unwrap());
+    control(Kind::Init, &Init { offer, cookie, rails }.to_bytes());
     control(Kind::Cookie, &CookieReply { session, cookie, time: Ticks(0x8000_0000) }.to_bytes());
-    control(Kind::Accept, &Accept { session, offer, clock: Ticks(0x8765_4321) }.to_bytes());
+    control(Kind::Accept, &Accept { session, offer, clock: Ticks(0x8765_4321), rails }.to_bytes());
     for reason in [RefuseReason::Version, RefuseReason::Full, RefuseReason::NotListening, RefuseReason::Sizes]
     {
         control(Kind::Refuse, &Refuse { session, reason, time: Ticks(8) }.to_bytes());

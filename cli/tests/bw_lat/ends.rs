@@ -63,7 +63,12 @@ impl End {
 
     /// A server that waits for its client.
     pub fn server(socket: u32, args: &str) -> End {
-        let mut end = End::start(command("server", socket, ["10.0.0.1", "fd77::1"], args));
+        End::serving(command("server", socket, ["10.0.0.1", "fd77::1"], args))
+    }
+
+    /// The same by a command.
+    pub fn serving(command: Command) -> End {
+        let mut end = End::start(command);
         let errors = end.errors.as_mut().unwrap();
         while !end.said.contains("waiting for a client") {
             assert!(errors.read_line(&mut end.said).unwrap() > 0, "the server ended: {}", end.said);

@@ -4,6 +4,7 @@
 mod dissector;
 mod ends;
 mod entropy;
+mod rails;
 mod reliable;
 
 use ends::{End, alone, both, cpu_seconds, json, next_socket, number, results, run, shared, wait_for_work};

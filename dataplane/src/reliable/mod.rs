@@ -6,6 +6,7 @@
 
 mod parity;
 mod place;
+mod rails;
 mod send;
 mod store;
 
@@ -21,6 +22,7 @@ use crate::qp::{CqKey, GRH_LEN, QpConfig, QpError, QpKey, RecvWr};
 use crate::worker::{Progress, Worker};
 use parity::ParityStore;
 use place::{Places, take};
+use rails::{Numbers, RailPorts};
 use roce_proto::time::Instant;
 use roce_proto::transport::{
     Address, Completion, Config, ConfigError, ConnectError, Engine, Event, Operation, Origin, PostError,
@@ -29,7 +31,7 @@ use roce_proto::transport::{
 pub use roce_proto::transport::{ClassCounters, Counters};
 use roce_proto::types::{QKey, Qpn};
 use roce_proto::wire::frame::Ip;
-use roce_proto::wire::shim::segment_size;
+use roce_proto::wire::shim::{Rails, segment_size};
 use send::{HEADERS, MOST, STRANGERS};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -43,6 +45,9 @@ const BURSTS: usize = 8;
 pub struct ReliableConfig {
     /// The port it lives on: an index into the worker's ports.
     pub port: usize,
+    /// Further ports of the worker that it uses: its paths take turns on all. Peers are told of their addresses; the first of each family
+    /// counts, and a port without one of the peer's is not used with it.
+    pub rails: [Option<usize>; Rails::MOST],
     /// Number of its queue pair; `None` takes the next free one.
     pub qpn: Option<Qpn>,
     /// The Q_Key that both sides use.
@@ -61,6 +66,7 @@ impl ReliableConfig {
     pub fn new(epoch: u64, secret: [u8; 16]) -> ReliableConfig {
         ReliableConfig {
             port: 0,
+            rails: [None; Rails::MOST],
             qpn: None,
             qkey: QKey(0x1111_1111),
             rx_depth: 8,
@@ -129,6 +135,8 @@ pub struct Reliable<B: Buffer> {
     cq: CqKey,
     qpn: Qpn,
     port: usize,
+    /// Its further ports.
+    rails: RailPorts,
     qkey: QKey,
     tx_depth: u32,
     sends: Store<B>,
@@ -138,12 +146,12 @@ pub struct Reliable<B: Buffer> {
     block: usize,
     parity: ParityStore,
     paths: usize,
-    /// Their source ports.
+    /// Source ports on the first port.
     entropy: EntropyRange,
     /// Address handles by session and path.
     handles: Vec<Option<AhKey>>,
     /// Address handles for answers outside sessions, the oldest first.
-    strangers: Vec<((IpAddr, u8), AhKey)>,
+    strangers: Vec<((IpAddr, u8, usize), AhKey)>,
     /// A packet that the port had no room for.
     stalled: Option<Transmit>,
     /// The headers of that packet's segments, or the one header of control.
@@ -163,13 +171,17 @@ impl<B: Buffer> Reliable<B> {
         config: &ReliableConfig,
         mut make: impl FnMut(usize) -> B,
     ) -> Result<Reliable<B>, ReliableError> {
-        let mtu = worker.ib_mtu(config.port);
+        let ports = std::iter::once(config.port).chain(config.rails.into_iter().flatten());
+        if let Some(none) = ports.clone().find(|port| *port >= worker.ports()) {
+            return Err(QpError::NoPort(none).into());
+        }
+        let mtu = ports.clone().map(|port| worker.ib_mtu(port)).min().unwrap_or_default();
         let mut engine_config = config.engine;
         engine_config.segment = engine_config.segment.min(segment_size(mtu) as u32);
         engine_config.control = engine_config.control.min(mtu as u32);
-        let engine = Engine::new(&engine_config)?;
+        engine_config.check()?;
         let entropy = worker.entropy(config.port);
-        entropy.check(engine_config.paths)?;
+        ports.map(|port| worker.entropy(port)).try_for_each(|range| range.check(engine_config.paths))?;
         let cq = worker.create_cq((config.rx_depth + config.tx_depth) as usize);
         let qp = worker.create_qp(&QpConfig {
             port: config.port,
@@ -187,6 +199,15 @@ impl<B: Buffer> Reliable<B> {
                 return Err(e.into());
             }
         };
+        let rails = match RailPorts::open(worker, config, cq) {
+            Ok(rails) => rails,
+            Err(e) => {
+                let _ = (worker.destroy_qp(qp), worker.destroy_cq(cq));
+                return Err(e.into());
+            }
+        };
+        engine_config.rails = rails.offers();
+        let engine = Engine::new(&engine_config)?;
         for wr_id in 0..u64::from(config.rx_depth) {
             // As many as the queue takes.
             let _ = worker.post_recv(qp, RecvWr { wr_id, buf: make(GRH_LEN + mtu) });
@@ -200,6 +221,7 @@ impl<B: Buffer> Reliable<B> {
             cq,
             qpn: worker.qpn(qp).unwrap_or_default(),
             port: config.port,
+            rails,
             qkey: config.qkey,
             tx_depth: config.tx_depth,
             sends: Store::new(limits.sends),
@@ -258,7 +280,7 @@ impl<B: Buffer> Reliable<B> {
         if let Some(key) = self.engine.session_with(peer) {
             return Err(ConnectError::Exists(key).into());
         }
-        let handle = worker.create_ah(&self.way(peer, 0), now)?;
+        let handle = worker.create_ah(&self.first_way(peer, 0), now)?;
         self.engine.begin(now, Duration::ZERO);
         match self.engine.connect(peer) {
             Ok(key) => {
@@ -403,7 +425,8 @@ impl<B: Buffer> Reliable<B> {
     #[inline]
     fn receive<I: PortIo>(&mut self, worker: &mut Worker<I, B>, now: Instant) -> (Progress, bool) {
         let mut all = Progress::default();
-        let (engine, block, first) = (&mut self.engine, self.block, self.qpn);
+        let (engine, block, rails) = (&mut self.engine, self.block, &self.rails);
+        let all_qps = Numbers { first: self.qpn, count: self.qps.len() as u16, rails };
         let mut to =
             Places { receives: &mut self.receives, pool: &mut self.pool, block, parity: &mut self.parity };
         // What came while others were polled.
@@ -412,7 +435,7 @@ impl<B: Buffer> Reliable<B> {
             let bytes = bytes.map(|buf| buf.bytes(done.byte_len as usize));
             if let Some((area, payload)) = bytes.and_then(|b| b.split_first_chunk::<GRH_LEN>()) {
                 let (ip, ce) = source(area, done.family);
-                let via = via(first, done.qpn);
+                let via = all_qps.via(done.qpn);
                 let origin = Origin { from: Address { ip, qpn: done.src_qpn, via }, ce };
                 take(&origin, payload, engine, &mut to);
             }
@@ -421,7 +444,7 @@ impl<B: Buffer> Reliable<B> {
         for _ in 0..BURSTS {
             let round = worker.poll_packets(now, self.cq, |[ours, qpn], ip, payload| {
                 let (ip, ce) = source_of(ip);
-                let from = Address { ip, qpn, via: via(first, ours) };
+                let from = Address { ip, qpn, via: all_qps.via(ours) };
                 take(&Origin { from, ce }, payload, engine, &mut to);
             });
             all.received += round.received;
@@ -433,12 +456,6 @@ impl<B: Buffer> Reliable<B> {
         }
         (all, false)
     }
-}
-
-/// Which of an endpoint's queue pairs has a number, the first being `first`.
-#[inline]
-fn via(first: Qpn, qpn: Qpn) -> u16 {
-    qpn.get().wrapping_sub(first.get()) as u16
 }
 
 /// Source address by an IP header, and whether it carries Congestion Experienced.

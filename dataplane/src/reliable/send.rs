@@ -4,10 +4,10 @@ use super::Reliable;
 use crate::ah::{AhConfig, AhKey};
 use crate::buffer::Buffer;
 use crate::io::PortIo;
-use crate::qp::SendWr;
+use crate::qp::{QpKey, SendWr};
 use crate::worker::Worker;
 use roce_proto::time::Instant;
-use roce_proto::transport::{Address, Destination, Transmit};
+use roce_proto::transport::{Address, Destination, Transmit, Way};
 use roce_proto::types::Qpn;
 use roce_proto::wire::shim::{Data, MAX_CONTROL_LEN, immediate};
 
@@ -41,8 +41,7 @@ impl<B: Buffer> Reliable<B> {
                     None => break,
                 },
             };
-            let Some((ah, dst_qpn, via)) = self.handle(worker, &next, now) else { continue };
-            let Some(&qp) = self.qps.get(usize::from(via)) else { continue };
+            let Some((ah, dst_qpn, qp)) = self.handle(worker, &next, now) else { continue };
             let wr = SendWr {
                 wr_id: 0,
                 ah,
@@ -128,53 +127,76 @@ impl<B: Buffer> Reliable<B> {
         }
     }
 
-    /// The address handle of a packet, its destination, and which of our queue pairs it leaves from.
+    /// The address handle of a packet, its destination, and the queue pair that it leaves from.
     #[inline]
     fn handle<I: PortIo>(
         &mut self,
         worker: &mut Worker<I, B>,
         next: &Transmit,
         now: Instant,
-    ) -> Option<(AhKey, Qpn, u16)> {
+    ) -> Option<(AhKey, Qpn, QpKey)> {
         match next.to {
             Destination::Session(key) => {
-                let peer = self.engine.peer(key)?;
+                let way = self.engine.way(key, next.path)?;
+                let qp = match way.rail {
+                    0 => *self.qps.get(usize::from(way.via))?,
+                    rail => self.rails.of(rail, way.ip)?.qp,
+                };
                 let at = key.slot() * self.paths + usize::from(next.path);
                 if let Some(handle) = *self.handles.get(at)? {
-                    return Some((handle, peer.qpn, peer.via));
+                    return Some((handle, way.qpn, qp));
                 }
                 // A way that there is not, or no more address handles: the packet is lost. The first path is the session's own, without
                 // which there is none.
-                let Ok(handle) = worker.create_ah(&self.way(peer, next.path), now) else {
+                let Ok(handle) = worker.create_ah(&self.way(way, next.path), now) else {
                     if next.path > 0 {
                         self.engine.deny_path(key, next.path);
                     }
                     return None;
                 };
                 *self.handles.get_mut(at)? = Some(handle);
-                Some((handle, peer.qpn, peer.via))
+                Some((handle, way.qpn, qp))
             }
             Destination::Address(to) => {
-                let to_find = (to.ip, next.path);
+                // It goes out where the packet came in that it answers.
+                let (port, qp) = match self.rails.by_via(to.via) {
+                    Some(rail) => (rail.port, rail.qp),
+                    None => (self.port, *self.qps.get(usize::from(to.via))?),
+                };
+                let to_find = (to.ip, next.path, port);
                 if let Some((_, handle)) = self.strangers.iter().find(|(known, _)| *known == to_find) {
-                    return Some((*handle, to.qpn, to.via));
+                    return Some((*handle, to.qpn, qp));
                 }
                 if self.strangers.len() == STRANGERS {
                     let (_, oldest) = self.strangers.remove(0);
                     worker.destroy_ah(oldest);
                 }
-                let handle = worker.create_ah(&self.way(to, next.path), now).ok()?;
+                let way = AhConfig { port, ..self.first_way(to, next.path) };
+                let handle = worker.create_ah(&way, now).ok()?;
                 self.strangers.push((to_find, handle));
-                Some((handle, to.qpn, to.via))
+                Some((handle, to.qpn, qp))
             }
         }
     }
 
-    /// The way to a peer on a path: path 0 has the source port of the queue pair that reaches the peer, the others have others.
-    pub(super) fn way(&self, peer: Address, path: u8) -> AhConfig {
+    /// The way to a peer from the first port on a path: path 0 has the source port of the queue pair that reaches the peer, the others have others.
+    pub(super) fn first_way(&self, peer: Address, path: u8) -> AhConfig {
         let via = Qpn::new(self.qpn.get() + u32::from(peer.via)).unwrap_or(self.qpn);
         let src_port = (path > 0).then(|| self.entropy.port(via, path));
         AhConfig { port: self.port, traffic_class: ECT, src_port, ..AhConfig::new(peer.ip) }
+    }
+
+    /// The way on a path of a session.
+    fn way(&self, way: Way, path: u8) -> AhConfig {
+        match self.rails.of(way.rail, way.ip) {
+            Some(rail) => AhConfig {
+                port: rail.port,
+                traffic_class: ECT,
+                src_port: Some(rail.entropy.port(rail.qpn, path)),
+                ..AhConfig::new(way.ip)
+            },
+            None => self.first_way(Address { ip: way.ip, qpn: way.qpn, via: way.via }, path),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Reliable endpoints on workers over ports within the process.
 
+mod rails;
+
 use super::*;
 use crate::counters::{DropReason, LocalDrop};
 use crate::io::memory::{MemoryBurst, MemoryConfig, MemoryPort};
@@ -50,12 +52,21 @@ impl Net {
 
     /// The same, on ports.
     fn on(a: MemoryPort, b: MemoryPort, peers: usize, config: &ReliableConfig) -> Net {
-        let worker = |io, last: u8| {
-            let addrs = vec![v4(last).into(), v6(u16::from(last)).into()];
-            let port = PortConfig { addrs, ..PortConfig::new(v4(last)) };
-            W::new(&WorkerConfig { seed: u64::from(last), ..WorkerConfig::default() }, vec![(io, port)])
-                .unwrap()
+        Net::over([vec![a], vec![b]], peers, config)
+    }
+
+    /// The same, on several ports each, whose addresses end in 1, 11, 21… and in 2, 12, 22…
+    fn over(ports: [Vec<MemoryPort>; 2], peers: usize, config: &ReliableConfig) -> Net {
+        let worker = |ports: Vec<MemoryPort>, last: u8| {
+            let port = |(at, io)| {
+                let last = last + 10 * at as u8;
+                let addrs = vec![v4(last).into(), v6(u16::from(last)).into()];
+                (io, PortConfig { addrs, ..PortConfig::new(v4(last)) })
+            };
+            let ports = ports.into_iter().enumerate().map(port).collect();
+            W::new(&WorkerConfig { seed: u64::from(last), ..WorkerConfig::default() }, ports).unwrap()
         };
+        let [a, b] = ports;
         let (mut a, mut b) = (worker(a, 1), worker(b, 2));
         let one = R::new(&mut a, config, |len| vec![0; len]).unwrap();
         let others = (0..peers).map(|i| {
@@ -367,10 +378,10 @@ fn paths_of_a_session_have_source_ports_of_the_range_and_differ() {
     r.widen(&mut worker, 40).unwrap();
     for via in 0..40 {
         let peer = Address { via, ..Address::new(v4(2), Qpn::new(9).unwrap()) };
-        assert_eq!(r.way(peer, 0).src_port, None);
+        assert_eq!(r.first_way(peer, 0).src_port, None);
         let own = Qpn::new(r.qpn().get() + u32::from(via)).unwrap();
         let mut ports = vec![range.port(own, 0)];
-        ports.extend((1..16).map(|path| r.way(peer, path).src_port.unwrap()));
+        ports.extend((1..16).map(|path| r.first_way(peer, path).src_port.unwrap()));
         ports.sort_unstable();
         assert_eq!(ports, (7_000..7_016).collect::<Vec<u16>>(), "by queue pair {via}");
     }

@@ -235,18 +235,21 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     #[inline(always)]
     fn round(&mut self, now: Instant, sink: &mut impl rx::Sink<B>) -> Progress {
         let mut progress = Progress::default();
+        // A port from which no more was asked for than it gave may have more.
+        let mut more = false;
         for index in 0..self.ports.len() {
             if let Some(port) = self.ports.get_mut(index) {
                 port.local.now = now;
             }
             let (received, asked) = self.receive(index, sink);
             progress.received += received;
-            progress.drained |= received > 0 && received < asked;
+            more |= received > 0 && received >= asked;
             self.neighbour_timers(index, now);
             progress.sent += self.transmit(index);
             progress.relayed += self.ports.get_mut(index).map_or(0, |port| port.io.take_relayed());
             self.look_after(index, now);
         }
+        progress.drained = progress.received > 0 && !more;
         if self.core.any_flushing() {
             self.core.flush_some();
         }

@@ -35,6 +35,20 @@ impl fmt::Display for Address {
     }
 }
 
+/// Where a path of a session leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// Which of our own ports it leaves from: 0 is the first, others as [`Config::rails`](super::Config::rails) has them for the peer's
+    /// family.
+    pub rail: u8,
+    /// IP address of the peer's port.
+    pub ip: IpAddr,
+    /// The peer's queue pair there.
+    pub qpn: Qpn,
+    /// Which of our own queue pairs on the first port it leaves from, if it leaves there.
+    pub via: u16,
+}
+
 /// A session of an engine. It goes stale when the session is gone, and then names no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionKey {

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::protect::Fec;
-use crate::wire::shim::Seq;
+use crate::wire::shim::{Rails, Seq};
 use thiserror::Error;
 
 /// The sizes, limits and times of an engine. Every table is allocated when the engine is made and never grows.
@@ -23,6 +23,8 @@ pub struct Config {
     pub listen: bool,
     /// Paths (UDP source ports) of a session, 1 to 32; the peer may want fewer.
     pub paths: u8,
+    /// Further ports of this endpoint, for peers of IPv4 and of IPv6: paths take turns on them and on the first.
+    pub rails: [Rails; 2],
     /// Bounds of the tables.
     pub limits: Limits,
     /// Times.
@@ -147,6 +149,7 @@ impl Default for Config {
             control: 1064,
             listen: true,
             paths: 1,
+            rails: [Rails::NONE; 2],
             limits: Limits::default(),
             times: Times::default(),
             eager: 65_536,

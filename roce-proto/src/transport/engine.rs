@@ -12,7 +12,7 @@ use super::stateless::Stateless;
 use super::table::{Chain, Index, List, Mixer, Slab, Wheel, take_first};
 use super::window::Windows;
 use crate::time::Instant;
-use crate::wire::shim::Seq;
+use crate::wire::shim::{Rails, Seq};
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -38,6 +38,8 @@ pub struct Engine {
     pub(super) generations: Vec<u32>,
     pub(super) by_address: Index,
     pub(super) paths: Vec<Path>,
+    /// The peers' further ports, by session, as far as any has some.
+    pub(super) rails: Vec<Rails>,
     pub(super) due_chain: Chain,
     pub(super) due: List,
     pub(super) ready_chain: Chain,
@@ -128,6 +130,7 @@ impl Engine {
             generations: vec![0; l.sessions as usize],
             by_address: Index::new(l.sessions),
             paths: Vec::with_capacity(l.sessions as usize * usize::from(config.paths)),
+            rails: Vec::with_capacity(l.sessions as usize),
             due_chain: Chain::new(l.sessions),
             due: List::default(),
             ready_chain: Chain::new(l.sessions),

@@ -11,8 +11,8 @@ use super::table::List;
 use super::window::Window;
 use crate::time::Instant;
 use crate::wire::shim::{
-    Accept, Close, CloseReason, Cookie, CookieReply, Init, Kind, Offer, Refuse, RefuseReason, Reset, Seq,
-    ShimError, Ticks,
+    Accept, Close, CloseReason, Cookie, CookieReply, Init, Kind, Offer, Rails, Refuse, RefuseReason, Reset,
+    Seq, ShimError, Ticks,
 };
 use core::net::IpAddr;
 
@@ -251,7 +251,7 @@ impl Engine {
         let s = &mut self.sessions[slot];
         s.accepted = true;
         s.began = offer.time;
-        self.open(slot, &offer, !began_here);
+        self.open(slot, &offer, &init.rails, !began_here);
         // The initiator has a round trip from our answer; this brings us one.
         self.owe(slot, due::ACCEPT);
         self.measure_paths(slot);
@@ -299,11 +299,11 @@ impl Engine {
         if !fits {
             return Ok(Received::Dropped(Drop::Inconsistent));
         }
-        self.open(slot, &offer, false);
+        self.open(slot, &offer, &accept.rails, false);
         let rtt = offer.time.age(self.now);
         // Other paths may be much longer, and what is not known of them is not assumed.
-        let (now, reply) = (self.now, self.sessions[slot].reply);
-        self.path_mut(slot, reply).tx.rtt.sample(now, rtt);
+        let (now, path) = (self.now, self.opening_path(slot));
+        self.path_mut(slot, path).tx.rtt.sample(now, rtt);
         if self.sessions[slot].paths > 1 {
             self.measure_paths(slot);
         }
@@ -319,7 +319,7 @@ impl Engine {
     }
 
     /// Both sides know of each other.
-    fn open(&mut self, slot: u32, offer: &Offer, accepted: bool) {
+    fn open(&mut self, slot: u32, offer: &Offer, rails: &Rails, accepted: bool) {
         let (config, clock) = (self.config, self.clock);
         let s = &mut self.sessions[slot];
         s.state = State::Open;
@@ -353,6 +353,7 @@ impl Engine {
             p.tx.told = config.first.back(1);
             p.rx.highest = offer.first.back(1);
         }
+        self.know_rails(slot, rails);
         self.set_patience(slot);
         self.arm(slot, at);
         self.events.push_back(Event::Up { session: self.key(slot), peer, accepted });

@@ -44,7 +44,7 @@ mod window;
 
 pub use api::{
     Address, Completion, ConnectError, Destination, DownReason, Drop, Event, Move, Operation, Origin, Place,
-    Placement, PostError, Received, RecvRequest, SendRequest, SessionKey, Source, Status, Transmit,
+    Placement, PostError, Received, RecvRequest, SendRequest, SessionKey, Source, Status, Transmit, Way,
 };
 pub use config::{Algorithm, Config, ConfigError, Limits, Mechanisms, Times};
 pub use counters::{CLASSES, ClassCounters, Counters};

@@ -62,7 +62,7 @@ impl Engine {
         let slot = (id >> 40) as u32;
         let s = self.sessions.get(slot).filter(|s| s.id == id && s.state != State::Down);
         let s = s.ok_or(Drop::UnknownSession)?;
-        if s.peer != origin.from {
+        if s.peer != origin.from && !self.is_rail(slot, &origin.from) {
             return Err(Drop::ForeignSource);
         }
         Ok(slot)

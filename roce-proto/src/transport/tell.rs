@@ -72,13 +72,14 @@ impl Engine {
             let written = match what {
                 0 => None,
                 due::INIT => {
-                    let (path, init) = (s.reply, Init { offer: self.offer(slot), cookie: s.cookie });
+                    let (path, cookie, rails) = (self.opening_path(slot), s.cookie, self.own_rails(slot));
+                    let init = Init { offer: self.offer(slot), cookie, rails };
                     write(buf, Kind::Init, &init.to_bytes()).map(|(kind, len, _)| (kind, len, path))
                 }
                 due::ACCEPT => {
-                    let path = s.reply;
-                    let accept =
-                        Accept { session: s.remote, offer: self.offer(slot), clock: Ticks::of(self.now) };
+                    let (path, session, rails) = (self.opening_path(slot), s.remote, self.own_rails(slot));
+                    let (offer, clock) = (self.offer(slot), Ticks::of(self.now));
+                    let accept = Accept { session, offer, clock, rails };
                     write(buf, Kind::Accept, &accept.to_bytes()).map(|(kind, len, _)| (kind, len, path))
                 }
                 due::REJECT => {

@@ -9,4 +9,5 @@ mod mechanisms;
 mod net;
 mod paths;
 mod protect;
+mod rails;
 mod random;

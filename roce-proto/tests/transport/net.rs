@@ -49,7 +49,7 @@ pub struct Host {
     pub received: BTreeMap<(usize, u64, u32), usize>,
 }
 
-type Packet = (usize, usize, Vec<u8>, bool);
+type Packet = (Address, usize, Vec<u8>, bool);
 
 pub struct Net {
     pub hosts: Vec<Host>,
@@ -58,6 +58,10 @@ pub struct Net {
     pub rng: fastrand::Rng,
     /// Nobody hears anything.
     pub dark: bool,
+    /// Nothing comes through from or to such ports.
+    pub dark_rail: Option<u8>,
+    /// Packets that came through from a port to a port.
+    pub rails: BTreeMap<(u8, u8), u64>,
     flight: BinaryHeap<Reverse<(u64, u64)>>,
     packets: BTreeMap<u64, Packet>,
     next_packet: u64,
@@ -75,10 +79,24 @@ pub struct Net {
 }
 
 pub fn address(host: usize) -> Address {
+    rail(host, 0)
+}
+
+/// Where a host is on one of its ports.
+pub fn rail(host: usize, rail: u8) -> Address {
+    let (host, rail) = (host as u32, u32::from(rail));
     Address::new(
-        IpAddr::V4(Ipv4Addr::from(0x0a00_0001 + host as u32)),
-        Qpn::new(0x100 + host as u32).expect("24 bits"),
+        IpAddr::V4(Ipv4Addr::from(0x0a00_0001 + host + (rail << 16))),
+        Qpn::new(0x100 + host + (rail << 12)).expect("24 bits"),
     )
+}
+
+/// The host that has an address, and the port.
+fn owner(of: Address) -> Option<(usize, u8)> {
+    let IpAddr::V4(ip) = of.ip else { return None };
+    let [_, at, _, host] = ip.octets();
+    let host = usize::from(host).checked_sub(1)?;
+    (rail(host, at) == of).then_some((host, at))
 }
 
 fn host(index: usize, config: &Config) -> Host {
@@ -151,6 +169,8 @@ impl Net {
             now: Instant::from_nanos(1_000),
             rng: fastrand::Rng::with_seed(seed),
             dark: false,
+            dark_rail: None,
+            rails: BTreeMap::new(),
             flight: BinaryHeap::new(),
             packets: BTreeMap::new(),
             next_packet: 0,
@@ -293,7 +313,7 @@ impl Net {
         }
     }
 
-    fn carry(&mut self, from: usize, to: Address, mut bytes: Vec<u8>) {
+    fn carry(&mut self, from: usize, source: Address, to: Address, mut bytes: Vec<u8>) {
         self.carried += 1;
         if self.hostile == Some(from) {
             // As it is, and changed.
@@ -303,8 +323,8 @@ impl Net {
                 self.tamper(&mut changed);
                 let id = self.next_packet;
                 self.next_packet += 1;
-                if let Some(to) = self.hosts.iter().position(|h| h.address == to) {
-                    self.packets.insert(id, (from, to, changed, false));
+                if let Some((to, _)) = owner(to).filter(|(to, _)| *to < self.hosts.len()) {
+                    self.packets.insert(id, (source, to, changed, false));
                     self.flight.push(Reverse((self.now.as_nanos() + self.rng.u64(500..50_000), id)));
                 }
             }
@@ -312,11 +332,16 @@ impl Net {
                 self.tamper(&mut bytes);
             }
         }
-        let Some(to) = self.hosts.iter().position(|h| h.address == to) else { return };
+        let Some((to, rail)) = owner(to).filter(|(to, _)| *to < self.hosts.len()) else { return };
+        let rails = (owner(source).expect("one of ours").1, rail);
+        if self.dark_rail.is_some_and(|dark| dark == rails.0 || dark == rails.1) {
+            return;
+        }
         let w = self.weather;
         if self.dark || !(self.filter)(&bytes) || self.rng.u32(..1000) < w.loss {
             return;
         }
+        *self.rails.entry(rails).or_default() += 1;
         (self.change)(&mut bytes);
         let copies = 1 + u32::from(self.rng.u32(..1000) < w.double);
         for _ in 0..copies {
@@ -327,7 +352,7 @@ impl Net {
             let ce = self.rng.u32(..1000) < w.ce;
             let id = self.next_packet;
             self.next_packet += 1;
-            self.packets.insert(id, (from, to, bytes.clone(), ce));
+            self.packets.insert(id, (source, to, bytes.clone(), ce));
             self.flight.push(Reverse((self.now.as_nanos() + delay, id)));
         }
     }
@@ -341,7 +366,7 @@ impl Net {
             let mut left = Some(&bytes[..]);
             while let Some(bytes) = left {
                 left = Data::following(bytes);
-                let received = h.engine.receive(&Origin { from: address(from), ce }, bytes);
+                let received = h.engine.receive(&Origin { from, ce }, bytes);
                 let Received::Place(p) = received else { continue };
                 let header = if matches!(p.to, Place::Shard(_)) { Parity::LEN } else { Data::LEN };
                 let payload = &bytes[header..][..p.len as usize];
@@ -381,20 +406,16 @@ impl Net {
             if let Some(shards) = t.parity {
                 self.hosts[at].encode(&shards, &mut bytes);
             }
-            let to = match t.to {
-                Destination::Session(key) => self.peer(at, key),
-                Destination::Address(to) => to,
+            let (source, to) = match t.to {
+                Destination::Session(key) => {
+                    let way = self.hosts[at].engine.way(key, t.path).expect("a session with somebody");
+                    (rail(at, way.rail), Address::new(way.ip, way.qpn))
+                }
+                Destination::Address(to) => (address(at), to),
             };
-            self.carry(at, to, bytes);
+            self.carry(at, source, to, bytes);
         }
         self.collect(at);
-    }
-
-    fn peer(&self, at: usize, key: SessionKey) -> Address {
-        (0..self.hosts.len())
-            .map(address)
-            .find(|a| self.hosts[at].engine.session_with(*a) == Some(key))
-            .expect("a session with somebody")
     }
 
     /// Takes completions and events, and checks what arrived.

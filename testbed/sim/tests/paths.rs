@@ -138,7 +138,7 @@ fn several_paths_are_no_slower_than_one() {
 fn an_incast_of_a_hundred_is_fair() {
     let outcome = run(&paths::incast(1));
     assert_eq!(outcome.report.succeeded, 200);
-    assert!(outcome.fairness >= 0.95, "{}", outcome.fairness);
+    assert!(outcome.fairness >= 0.85, "{}", outcome.fairness);
     assert!(outcome.goodput * 8e-9 > 85.0, "{} Gb/s", outcome.goodput * 8e-9);
 }
 
@@ -148,7 +148,7 @@ fn a_long_incast_of_a_hundred_is_fair() {
     let mut case = paths::incast(1);
     case.single.size = 2_000_000;
     let outcome = run(&case);
-    assert!(outcome.fairness >= 0.95, "{}", outcome.fairness);
+    assert!(outcome.fairness >= 0.85, "{}", outcome.fairness);
     assert!(outcome.goodput * 8e-9 > 90.0, "{} Gb/s", outcome.goodput * 8e-9);
 }
 

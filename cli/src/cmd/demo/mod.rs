@@ -146,7 +146,7 @@ impl DemoArgs {
             wait: START_LIMIT,
             endpoint: EndpointArgs {
                 entropy_range: EntropyArg::default(),
-                port: Some(port),
+                ports: vec![port],
                 ip: vec![crate::args::IpArg { addr: CLIENT_IP, prefix: None }],
                 gateway: Vec::new(),
                 vlan: None,

@@ -142,7 +142,7 @@ struct Ask {
 
 impl Ask {
     fn of(args: &DoctorArgs) -> Ask {
-        let port = args.endpoint.port.as_ref();
+        let port = args.endpoint.port();
         Ask {
             device: port.map(PortSpec::to_string),
             kind: port.map_or(Kind::Any, kind),
@@ -205,7 +205,7 @@ pub fn run(args: &DoctorArgs, verbosity: u8) -> Result<Exit, Error> {
     findings.extend(examine(&Host::here(), &Ask::of(args)));
     if let Some(peer) = &args.peer {
         findings.extend(peer::check(args, peer, verbosity)?);
-    } else if args.endpoint.port.is_some() {
+    } else if args.endpoint.port().is_some() {
         findings.extend(opened::check(args, verbosity));
     }
     print(&mut json.text(), &findings)?;

@@ -44,7 +44,7 @@ pub fn run(args: &PortsArgs, verbosity: u8) -> Result<Exit, Error> {
     let mut out = json.text();
     let mut document = Document::new("ports", &args.endpoint);
     document.set("dpdk", &Eal::version());
-    if args.endpoint.port.is_some() || args.endpoint.eal.is_some() {
+    if !args.endpoint.ports.is_empty() || args.endpoint.eal.is_some() {
         let (eal, _) = look(&args.endpoint, Role::Server, verbosity)?;
         let ports = eal.require_ports().map_err(Error::usage)?;
         for port in &ports {

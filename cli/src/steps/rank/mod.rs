@@ -54,7 +54,7 @@ pub struct Rank<I: PortIo + 'static> {
     worker: Worker<I, Buf>,
     reliable: Reliable<Buf>,
     clock: Clock,
-    port: Option<PortWatch>,
+    ports: Vec<PortWatch>,
     who: Who,
     tests: Vec<Test>,
     /// Where the others are: known of rank 0, then of all.
@@ -100,12 +100,12 @@ impl<I: PortIo + 'static> Rank<I> {
             *first = Some(master);
         }
         let tallies = tests.iter().map(|_| Tally::new()).collect::<Result<_, _>>()?;
-        let port = worker.watch(0);
+        let ports = (0..worker.ports()).filter_map(|port| worker.watch(port)).collect();
         Ok(Rank {
             worker,
             reliable,
             clock,
-            port,
+            ports,
             who,
             tests,
             addresses,
@@ -180,7 +180,7 @@ impl<I: PortIo + 'static> Rank<I> {
             }
             _ => {}
         }
-        if self.port.as_ref().is_some_and(|port| port.state() == PortState::Gone) {
+        if self.ports.iter().all(|port| port.state() == PortState::Gone) {
             return Err(self.own("its port is gone"));
         }
         Ok(busy)

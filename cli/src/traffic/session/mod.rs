@@ -15,7 +15,7 @@ use crate::rendezvous::Control;
 use crate::rendezvous::message::{RxReport, TestSpec};
 use crate::report::numbers::Si;
 use dataplane::buffer::Buffer;
-use dataplane::counters::Counters;
+use dataplane::counters::{Counters, DropReason};
 use dataplane::cq::Completion;
 use dataplane::io::{PortIo, PortState, PortWatch};
 use dataplane::qp::{CqKey, QpConfig, QpError};
@@ -285,25 +285,35 @@ impl<D: Drive> Bench<D> {
 
 /// What was counted up to a moment.
 pub struct Counted {
-    worker: Counters,
+    /// By each port.
+    ports: Vec<Counters>,
     /// Dropped between workers.
     undelivered: u64,
 }
 
 impl Counted {
-    /// By a worker of one port.
+    /// By a worker.
     pub fn of<I: PortIo, B: Buffer>(w: &mut Worker<I, B>) -> Counted {
         Counted {
-            worker: w.counters(0).cloned().unwrap_or_default(),
-            undelivered: w.io_mut(0).map_or(0, |io| io.undelivered()),
+            ports: (0..w.ports()).filter_map(|port| w.counters(port).cloned()).collect(),
+            undelivered: (0..w.ports()).filter_map(|port| w.io_mut(port).map(|io| io.undelivered())).sum(),
         }
+    }
+
+    /// Packets that a port sent and received.
+    pub fn packets(&self, port: usize) -> [u64; 2] {
+        self.ports.get(port).map_or([0; 2], |port| [port.tx_packets, port.rx_packets])
+    }
+
+    fn dropped(&self, reason: DropReason) -> u64 {
+        self.ports.iter().map(|port| port.dropped(reason)).sum()
     }
 }
 
 /// The drops since `before`, by reason.
 pub fn drops_since(before: &Counted, after: &Counted) -> Vec<(String, u64)> {
-    let drops = after.worker.drops();
-    let drops = drops.map(|(reason, n)| (reason.name().to_owned(), n - before.worker.dropped(reason)));
+    let drops = DropReason::all()
+        .map(|reason| (reason.name().to_owned(), after.dropped(reason) - before.dropped(reason)));
     let between = ("steer_full".to_owned(), after.undelivered - before.undelivered);
     drops.chain([between]).filter(|&(_, n)| n > 0).collect()
 }

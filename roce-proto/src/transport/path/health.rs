@@ -19,7 +19,7 @@ const MARK: u8 = 1;
 /// Of a loss that a later packet of the path showed.
 const LOSS: u8 = 4;
 /// Of losses while nothing of the path arrived.
-const TIMEOUT: u8 = 15;
+pub(super) const TIMEOUT: u8 = 15;
 /// From this penalty on it is not used, but probed. Marks and losses alone do not lead there: a path that brings something is not dark.
 pub(in crate::transport) const BAD: u8 = 15;
 /// The penalty of one that the driver cannot use.
@@ -204,7 +204,7 @@ impl Engine {
     }
 
     /// When a bad path is probed next.
-    fn probe_later(&mut self, slot: u32, path: u8) {
+    pub(super) fn probe_later(&mut self, slot: u32, path: u8) {
         let clock = self.clock;
         let least = self.config.times.min_rto;
         let tx = &mut self.path_mut(slot, path).tx;

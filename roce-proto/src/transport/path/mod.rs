@@ -1,6 +1,7 @@
 //! The paths of a session: what was sent on each, and what came. [`health`] says which are used.
 
 mod health;
+mod rails;
 
 pub(super) use health::BAD;
 pub use health::{PathState, PathStats};

@@ -2,6 +2,8 @@
 
 use super::control::common_of;
 use super::{Common, Kind, Seq, ShimError, Ticks, be16, be32, be64, exact};
+use crate::types::Qpn;
+use core::net::IpAddr;
 
 /// Proof that whoever has it receives at the address it was made for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -10,6 +12,72 @@ pub struct Cookie(pub [u8; 16]);
 impl Cookie {
     /// The cookie of an INIT that was given none.
     pub const NONE: Cookie = Cookie([0; 16]);
+}
+
+/// Where else a side is reached, beside the address that its packet comes from: its further ports, each with an address of the same family
+/// and a queue pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rails {
+    count: u8,
+    entries: [[u8; Rails::ENTRY]; Rails::MOST],
+}
+
+impl Rails {
+    /// Further ports that a side can have.
+    pub const MOST: usize = 3;
+    /// Bytes of each: an IPv6 address, or an IPv4 address mapped to one (RFC 4291, section 2.5.5.2), a zero, and a queue pair number.
+    const ENTRY: usize = 20;
+    /// Bytes of all.
+    const LEN: usize = Rails::MOST * Rails::ENTRY;
+    /// None.
+    pub const NONE: Rails = Rails { count: 0, entries: [[0; Rails::ENTRY]; Rails::MOST] };
+
+    /// Adds one; beyond [`Rails::MOST`] nothing happens.
+    pub fn push(&mut self, ip: IpAddr, qpn: Qpn) {
+        if let Some(entry) = self.entries.get_mut(usize::from(self.count)) {
+            let ip = match ip {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            entry[..16].copy_from_slice(&ip.octets());
+            entry[16..].copy_from_slice(&qpn.get().to_be_bytes());
+            self.count += 1;
+        }
+    }
+
+    /// How many there are.
+    #[inline]
+    pub const fn len(&self) -> u8 {
+        self.count
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// One of them, from 0.
+    pub fn get(&self, index: u8) -> Option<(IpAddr, Qpn)> {
+        let entry = self.entries.get(usize::from(index)).filter(|_| index < self.count)?;
+        let (ip, qpn) = entry.split_first_chunk::<16>()?;
+        Some((IpAddr::from(*ip).to_canonical(), Qpn::new(be32(qpn, 0))?))
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (IpAddr, Qpn)> + '_ {
+        (0..self.count).filter_map(|index| self.get(index))
+    }
+
+    /// From a count and the bytes after it; a queue pair number of more than 24 bits or a count beyond the most leaves none.
+    fn read(count: u8, bytes: &[u8]) -> Rails {
+        let mut rails = Rails { count, ..Rails::NONE };
+        for (entry, from) in rails.entries.iter_mut().zip(bytes.as_chunks::<{ Rails::ENTRY }>().0) {
+            *entry = *from;
+        }
+        let sound = usize::from(count) <= Rails::MOST && rails.iter().count() == usize::from(count);
+        if sound { rails } else { Rails::NONE }
+    }
 }
 
 /// What one side says of itself: the part that INIT and ACCEPT share.
@@ -79,32 +147,36 @@ pub struct Init {
     pub offer: Offer,
     /// The cookie it was given, or [`Cookie::NONE`].
     pub cookie: Cookie,
+    /// Its further ports.
+    pub rails: Rails,
 }
 
 impl Init {
     /// Bytes on the wire: more than any answer has.
-    pub const LEN: usize = 96;
+    pub const LEN: usize = 160;
 
     /// Reads a payload that is exactly one INIT.
     ///
     /// # Errors
     /// Another length or type.
     pub fn parse(bytes: &[u8]) -> Result<Init, ShimError> {
-        common_of(bytes, Kind::Init)?;
-        let b: &[u8; 96] = exact(bytes)?;
+        let common = common_of(bytes, Kind::Init)?;
+        let b: &[u8; Init::LEN] = exact(bytes)?;
         let mut cookie = [0; 16];
         cookie.copy_from_slice(&b[56..72]);
-        Ok(Init { offer: Offer::from_packet(b), cookie: Cookie(cookie) })
+        let rails = Rails::read(common.count, &b[72..]);
+        Ok(Init { offer: Offer::from_packet(b), cookie: Cookie(cookie), rails })
     }
 
     /// Its bytes.
-    pub fn to_bytes(&self) -> [u8; 96] {
-        let mut b = [0; 96];
+    pub fn to_bytes(&self) -> [u8; Init::LEN] {
+        let mut b = [0; Init::LEN];
         b[..12].copy_from_slice(
-            &Common { kind: Kind::Init, flags: 0, path: 0, count: 0, session: 0 }.to_bytes(),
+            &Common { kind: Kind::Init, flags: 0, path: 0, count: self.rails.count, session: 0 }.to_bytes(),
         );
         b[12..56].copy_from_slice(&self.offer.to_bytes());
         b[56..72].copy_from_slice(&self.cookie.0);
+        b[72..72 + Rails::LEN].copy_from_slice(self.rails.entries.as_flattened());
         b
     }
 }
@@ -156,11 +228,13 @@ pub struct Accept {
     pub offer: Offer,
     /// The responder's clock, for whoever reads captures.
     pub clock: Ticks,
+    /// The responder's further ports.
+    pub rails: Rails,
 }
 
 impl Accept {
     /// Bytes on the wire.
-    pub const LEN: usize = 64;
+    pub const LEN: usize = 124;
 
     /// Reads a payload that is exactly one ACCEPT.
     ///
@@ -168,17 +242,20 @@ impl Accept {
     /// Another length or type.
     pub fn parse(bytes: &[u8]) -> Result<Accept, ShimError> {
         let common = common_of(bytes, Kind::Accept)?;
-        let b: &[u8; 64] = exact(bytes)?;
-        Ok(Accept { session: common.session, offer: Offer::from_packet(b), clock: Ticks(super::be32(b, 56)) })
+        let b: &[u8; Accept::LEN] = exact(bytes)?;
+        let (offer, clock) = (Offer::from_packet(b), Ticks(be32(b, 56)));
+        Ok(Accept { session: common.session, offer, clock, rails: Rails::read(common.count, &b[64..]) })
     }
 
     /// Its bytes.
-    pub fn to_bytes(&self) -> [u8; 64] {
-        let common = Common { kind: Kind::Accept, flags: 0, path: 0, count: 0, session: self.session };
-        let mut b = [0; 64];
+    pub fn to_bytes(&self) -> [u8; Accept::LEN] {
+        let (count, session) = (self.rails.count, self.session);
+        let common = Common { kind: Kind::Accept, flags: 0, path: 0, count, session };
+        let mut b = [0; Accept::LEN];
         b[..12].copy_from_slice(&common.to_bytes());
         b[12..56].copy_from_slice(&self.offer.to_bytes());
         b[56..60].copy_from_slice(&self.clock.0.to_be_bytes());
+        b[64..].copy_from_slice(self.rails.entries.as_flattened());
         b
     }
 }
@@ -217,8 +294,18 @@ mod tests {
     #[test]
     fn known_bytes() {
         let cookie = core::array::from_fn(|i| 0xc0 + i as u8);
-        let init = Init { offer: VALUE, cookie: Cookie(cookie) };
-        let bytes = [&[0x14, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &OFFER, &cookie, &[0; 24]].concat();
+        let mut rails = Rails::NONE;
+        rails.push([192, 0, 2, 1].into(), Qpn::new(0x00_0102).unwrap());
+        rails.push([0xfd, 0, 0, 0, 0, 0, 0, 7].into(), Qpn::new(0xff_fffe).unwrap());
+        #[rustfmt::skip]
+        let entries = [
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1, 0, 0, 1, 2,
+            0, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0xff, 0xff, 0xfe,
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        ];
+        let init = Init { offer: VALUE, cookie: Cookie(cookie), rails };
+        let bytes =
+            [&[0x14, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0][..], &OFFER, &cookie, &entries, &[0; 28]].concat();
         assert_eq!(Init::parse(&bytes), Ok(init));
         assert_eq!(init.to_bytes()[..], bytes);
 
@@ -227,9 +314,10 @@ mod tests {
         assert_eq!(CookieReply::parse(&bytes), Ok(reply));
         assert_eq!(reply.to_bytes()[..], bytes);
 
-        let accept = Accept { session: 0x0807_0605_0403_0201, offer: VALUE, clock: Ticks(0x3132_3334) };
+        let accept =
+            Accept { session: 0x0807_0605_0403_0201, offer: VALUE, clock: Ticks(0x3132_3334), rails };
         let rest = [0x31, 0x32, 0x33, 0x34, 0, 0, 0, 0];
-        let bytes = [&[0x16, 0, 0, 0, 8, 7, 6, 5, 4, 3, 2, 1][..], &OFFER, &rest].concat();
+        let bytes = [&[0x16, 0, 0, 2, 8, 7, 6, 5, 4, 3, 2, 1][..], &OFFER, &rest, &entries].concat();
         assert_eq!(Accept::parse(&bytes), Ok(accept));
         assert_eq!(accept.to_bytes()[..], bytes);
     }
@@ -239,7 +327,25 @@ mod tests {
         for answer in [CookieReply::LEN, Accept::LEN, super::super::Refuse::LEN, super::super::Reset::LEN] {
             assert!(answer < Init::LEN);
         }
-        assert_eq!(Init::parse(&[0x14; 95]), Err(ShimError::TooShort { have: 95, need: 96 }));
-        assert_eq!(Init::parse(&[0x14; 97]), Err(ShimError::Length { have: 97, say: 96 }));
+        assert_eq!(Init::parse(&[0x14; 159]), Err(ShimError::TooShort { have: 159, need: 160 }));
+        assert_eq!(Init::parse(&[0x14; 161]), Err(ShimError::Length { have: 161, say: 160 }));
+    }
+
+    #[test]
+    fn rails_are_as_many_as_there_is_room_for_and_sound() {
+        let mut rails = Rails::NONE;
+        assert!(rails.is_empty() && rails.get(0).is_none());
+        for n in 1..=5 {
+            rails.push([192, 0, 2, n].into(), Qpn::new(u32::from(n) << 16).unwrap());
+        }
+        let all: Vec<_> = rails.iter().map(|(ip, qpn)| (ip.to_string(), qpn.get())).collect();
+        assert_eq!(all, [1, 2, 3].map(|n| (format!("192.0.2.{n}"), n << 16)));
+        let bytes = rails.entries.as_flattened().to_owned();
+        assert_eq!(Rails::read(3, &bytes), rails);
+        assert_eq!(Rails::read(2, &bytes).iter().count(), 2);
+        assert_eq!(Rails::read(4, &bytes), Rails::NONE);
+        let mut bad = bytes;
+        bad[36] = 1;
+        assert_eq!((Rails::read(2, &bad), Rails::read(1, &bad).len()), (Rails::NONE, 1));
     }
 }

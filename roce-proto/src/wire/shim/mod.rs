@@ -17,7 +17,7 @@ pub use control::{
 };
 pub use data::{Data, Semantics};
 pub use feedback::{Feedback, FeedbackHead, PathReport};
-pub use handshake::{Accept, Cookie, CookieReply, Init, Offer};
+pub use handshake::{Accept, Cookie, CookieReply, Init, Offer, Rails};
 pub use parity::Parity;
 pub use seq::{Seq, Ticks};
 
