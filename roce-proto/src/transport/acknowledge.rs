@@ -58,6 +58,10 @@ impl Engine {
             self.sweep(slot);
         }
         self.wake(slot);
+        let s = &self.sessions[slot];
+        if s.tx.in_flight == 0 && !s.in_ready && s.due == 0 {
+            self.put_off(slot);
+        }
         Ok(Received::Taken(Kind::Feedback))
     }
 

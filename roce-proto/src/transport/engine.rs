@@ -31,6 +31,8 @@ pub struct Engine {
     /// How long packets of this round may have waited, nanoseconds, if that is long.
     pub(super) waited: u32,
     was_held: bool,
+    /// The session that a message was posted to last.
+    pub(super) posted: u32,
     /// Sessions begun, from which their ids are made.
     pub(super) begun: u64,
 
@@ -125,6 +127,7 @@ impl Engine {
             clock: Instant::ZERO,
             waited: 0,
             was_held: false,
+            posted: u32::MAX,
             begun: 0,
             sessions: Slab::new(l.sessions),
             generations: vec![0; l.sessions as usize],

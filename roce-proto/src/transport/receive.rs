@@ -202,7 +202,7 @@ impl Engine {
         if data.ask || leaves_hole || last || enough {
             self.owe(slot, due::FEEDBACK);
         } else {
-            self.feedback_within(slot);
+            self.feedback_within(slot, data.length <= u64::from(segment) && !data.more);
         }
         received
     }

@@ -63,6 +63,7 @@ pub struct SessionStats {
 
 /// The sender's half.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Tx {
     /// The next sequence.
     pub next: Seq,
@@ -74,96 +75,96 @@ pub struct Tx {
     pub requested: u32,
     /// Of them, those in flight.
     pub in_flight: u32,
+    /// One more than the record of what it protects, or 0.
+    pub protecting: u32,
     /// Their bytes.
     pub in_flight_bytes: u64,
-    /// Number of the next message.
-    pub next_message: Seq,
     /// Messages that were begun and have segments that were never sent.
     pub active: List,
-    /// How many.
-    pub active_count: u8,
     /// Messages that may begin.
     pub ready: List,
     /// Messages that may begin once the grant reaches for all their segments.
     pub eager: List,
-    /// Messages of several segments that were begun and are not all acknowledged.
-    pub begun: u16,
-    /// How many of them the peer takes.
-    pub most_begun: u16,
-    /// Segments sent since the turn of another message.
-    pub burst: u8,
-    /// The path used last.
-    pub path: u8,
+    /// Number of the next message.
+    pub next_message: Seq,
     /// Unexpected segments that were sent in all.
     pub granted: Seq,
     /// Unexpected segments that may be sent in all.
     pub grant: Seq,
-    /// Number of the last feedback taken.
-    pub feedback: Seq,
-    /// The peer's count of duplicates.
-    pub duplicates: u32,
-    /// Segments sent again that no duplicate has been counted against.
-    pub doubtful: u32,
-    /// The peer's count of segments that it repaired.
-    pub repaired: u16,
-    /// How much may be in flight.
-    pub control: Controller,
-    /// When to probe or to give segments up; [`Instant::MAX`] if nothing is in flight.
-    pub at: Instant,
-    /// When something was sent last.
-    pub last: Instant,
-    /// How long the peer's reports were under way from packet to feedback, at the worst of late: nanoseconds.
-    pub peer_delay: u32,
-    /// What to wait for an acknowledgement before giving it up, nanoseconds.
-    pub patience: u32,
+    /// The segment that asked for feedback last.
+    pub asked: Seq,
+    /// The first segment since there was nothing more to send.
+    pub burst_from: Seq,
     /// And before probing.
     pub probe_after: u32,
+    /// Messages of several segments that were begun and are not all acknowledged.
+    pub begun: u16,
+    /// How many of them the peer takes.
+    pub most_begun: u16,
+    /// How many.
+    pub active_count: u8,
+    /// Segments sent since the turn of another message.
+    pub burst: u8,
+    /// The path used last.
+    pub path: u8,
     /// Expiries since the last progress: the first probes.
     pub expiries: u8,
-    /// When a suspect segment becomes a loss.
-    pub gap_at: Instant,
-    /// When to look again for a chunk.
-    pub wake_at: Instant,
-    /// Messages that wait for their receive to be announced.
-    pub waiting: u32,
-    /// When to ask for announcements, if some still wait then.
-    pub ask_at: Instant,
-    /// How often the peer was asked since it last told.
-    pub asks: u8,
+    /// Receives were announced since those of messages that wait for the grant were looked for.
+    pub raised: bool,
     /// The next probe asks.
     pub asking: bool,
     /// There was no room for some of the peer's announcements.
     pub forgot: bool,
-    /// Receives were announced since those of messages that wait for the grant were looked for.
-    pub raised: bool,
-    /// The segment that asked for feedback last.
-    pub asked: Seq,
-    /// When the newest segment was sent that is known to have arrived.
-    pub newest: Instant,
-    /// How often the reordering window was doubled.
-    pub doublings: u8,
-    /// Verdicts by time since it changed.
-    pub time_verdicts: u16,
-    /// When to ask for a feedback to judge by.
-    pub time_at: Instant,
-    /// The longest queueing delay that the last feedback told of, nanoseconds.
-    pub longest: u32,
     /// The shortest round trip of the last feedback had a queue in it.
     pub queued: bool,
+    /// Messages that wait for their receive to be announced.
+    pub waiting: u32,
+    /// When to probe or to give segments up; [`Instant::MAX`] if nothing is in flight.
+    pub at: Instant,
+    /// When something was sent last.
+    pub last: Instant,
+    /// Number of the last feedback taken.
+    pub feedback: Seq,
+    /// The peer's count of duplicates.
+    pub duplicates: u32,
+    /// How much may be in flight.
+    pub control: Controller,
+    /// What to wait for an acknowledgement before giving it up, nanoseconds.
+    pub patience: u32,
+    /// How long the peer's reports were under way from packet to feedback, at the worst of late: nanoseconds.
+    pub peer_delay: u32,
+    /// The longest queueing delay that the last feedback told of, nanoseconds.
+    pub longest: u32,
+    /// Segments sent again that no duplicate has been counted against.
+    pub doubtful: u32,
+    /// When the newest segment was sent that is known to have arrived.
+    pub newest: Instant,
+    /// When a suspect segment becomes a loss.
+    pub gap_at: Instant,
+    /// When to ask for a feedback to judge by.
+    pub time_at: Instant,
+    /// When to ask for announcements, if some still wait then.
+    pub ask_at: Instant,
+    /// When to look again for a chunk.
+    pub wake_at: Instant,
+    /// When a bad path is to be probed.
+    pub bad_at: Instant,
+    /// When to give up on a repair.
+    pub repair_at: Instant,
     /// While there are copies to send: from where on they are looked for.
     pub copied: Seq,
     /// And from when on they do not wait for other data: the low half of its nanoseconds.
     pub copy_at: u32,
+    /// Verdicts by time since it changed.
+    pub time_verdicts: u16,
+    /// The peer's count of segments that it repaired.
+    pub repaired: u16,
+    /// How often the reordering window was doubled.
+    pub doublings: u8,
+    /// How often the peer was asked since it last told.
+    pub asks: u8,
     /// They go as soon as there is nothing else to send.
     pub copy_idle: bool,
-    /// The first segment since there was nothing more to send.
-    pub burst_from: Seq,
-    /// When a bad path is to be probed.
-    pub bad_at: Instant,
-    /// One more than the record of what it protects, or 0.
-    pub protecting: u32,
-    /// When to give up on a repair.
-    pub repair_at: Instant,
 }
 
 impl Tx {
@@ -226,57 +227,70 @@ impl Tx {
 
 /// The receiver's half.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Rx {
     /// What has arrived.
     pub window: Window,
-    /// Number of the next feedback.
-    pub feedback: Seq,
-    /// Segments that no feedback has told of.
-    pub unreported: u16,
-    /// Messages of 64 segments and more that are coming in.
-    pub long: u32,
     /// When to see whether a feedback is to be sent.
     pub at: Instant,
     /// When to send it at the latest.
     pub latest: Instant,
-    /// How often the wait for more segments of long messages was doubled, since few came in it.
-    pub slowness: u8,
-    /// Unexpected segments that the peer may send in all.
-    pub grant: Seq,
-    /// Blocks held or reserved.
-    pub blocks: u32,
-    /// Duplicates in all.
-    pub duplicates: u32,
-    /// Path sequences that were skipped and have not come, in all.
-    pub skipped: u32,
-    /// Gaps that they were in, in all.
-    pub gaps: u16,
-    /// Segments that were recovered, in all.
-    pub repaired: u16,
-    /// Number of the last announcement taken.
-    pub announced: Seq,
-    /// Messages coming in.
-    pub incoming: List,
+    /// One more than the one a segment came for last, or 0.
+    pub last: u32,
     /// How many.
     pub incoming_count: u32,
     /// How many of several segments are not complete.
     pub partial: u32,
-    /// One more than the one a segment came for last, or 0.
-    pub last: u32,
-    /// Questions since the last new segment for a receive of a step.
-    pub questions: u8,
-    /// The next feedback is a question.
-    pub status: bool,
-    /// When the last question went.
-    pub asked_at: Instant,
-    /// When to see whether something is missing.
-    pub ask_at: Instant,
+    /// Messages of 64 segments and more that are coming in.
+    pub long: u32,
     /// Groups with parity, of which something is missing.
     pub groups: List,
+    /// Segments that no feedback has told of.
+    pub unreported: u16,
+    /// Segments that were recovered, in all.
+    pub repaired: u16,
+    /// How often the wait for more segments of long messages was doubled, since few came in it.
+    pub slowness: u8,
+    /// The last wait for more segments was over without any: the next short message that comes after such a wait is answered at once.
+    pub sparse: bool,
+    /// The next feedback is a question.
+    pub status: bool,
+    /// Questions since the last new segment for a receive of a step.
+    pub questions: u8,
+    /// Number of the next feedback.
+    pub feedback: Seq,
+    /// Unexpected segments that the peer may send in all.
+    pub grant: Seq,
+    /// Duplicates in all.
+    pub duplicates: u32,
+    /// Number of the last announcement taken.
+    pub announced: Seq,
+    /// Path sequences that were skipped and have not come, in all.
+    pub skipped: u32,
+    /// Gaps that they were in, in all.
+    pub gaps: u16,
     /// Parity shards that are kept of them.
     pub shards: u32,
+    /// Blocks held or reserved.
+    pub blocks: u32,
+    /// Messages coming in.
+    pub incoming: List,
+    /// When to see whether something is missing.
+    pub ask_at: Instant,
+    /// When the last question went.
+    pub asked_at: Instant,
     /// The message to be rejected, the segment that came of it, and why.
     pub reject: (Seq, Seq, RejectReason),
+}
+
+impl Session {
+    /// Reads something of each line of the cache that sending a message will touch, so that a processor waits for all of them at once.
+    #[inline]
+    pub fn touch_sender(&self) -> u64 {
+        let tx = &self.tx;
+        let lines = [tx.una.0, tx.next_message.0, tx.longest, tx.copied.0, self.announcing.number.0];
+        lines.iter().fold(self.heard.as_nanos() ^ self.remote, |all, line| all ^ u64::from(*line))
+    }
 }
 
 impl Rx {
@@ -290,6 +304,7 @@ impl Rx {
             at: Instant::MAX,
             latest: Instant::MAX,
             slowness: 0,
+            sparse: false,
             grant: Seq(0),
             blocks: 0,
             duplicates: 0,
@@ -329,77 +344,79 @@ pub struct Announcing {
     pub again: bool,
 }
 
-/// A session.
+/// A session. With thousands of peers each packet finds it in no cache near by, so what packets touch stands together: first what all do, then what
+/// segments that come in do, then what sending and feedback do, from one line of the cache to the next.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub struct Session {
     /// The id by which its peer reaches it.
     pub id: u64,
-    /// The id by which to reach its peer.
-    pub remote: u64,
-    /// The peer's incarnation.
-    pub epoch: u64,
     /// Its peer.
     pub peer: Address,
+    /// When it began; then when the last packet came.
+    pub heard: Instant,
+    /// What the timer is set to.
+    pub wheel_at: Instant,
+    /// Bytes of a segment.
+    pub segment: u32,
+    /// Paths to probe.
+    pub probe: u32,
     /// Where it stands.
     pub state: State,
-    /// Whether the peer began it.
-    pub accepted: bool,
-    /// What a CLOSE says.
-    pub goodbye: CloseReason,
-    /// Whether the event of its end was taken.
-    pub told: bool,
+    /// Control packets to send.
+    pub due: u8,
     /// Whether it is among those with control packets to send.
     pub in_due: bool,
     /// Whether it is among those with data to send.
     pub in_ready: bool,
     /// Whether it is among those with copies to send.
     pub in_copying: bool,
-    /// Control packets to send.
-    pub due: u8,
-    /// Paths to probe.
-    pub probe: u32,
-    /// FEC codecs that both sides know, one bit each.
-    pub codecs: u8,
     /// Paths in use.
     pub paths: u8,
     /// The path that answers go on.
     pub reply: u8,
-    /// Bytes of a segment.
-    pub segment: u32,
+    /// FEC codecs that both sides know, one bit each.
+    pub codecs: u8,
+    /// The receiver's half.
+    pub rx: Rx,
+    /// Its receives.
+    pub receives: List,
+    /// The id by which to reach its peer.
+    pub remote: u64,
+    /// Its sends.
+    pub sends: List,
     /// Sequences that the peer accepts beyond its next.
     pub peer_window: u32,
     /// Largest message that may go unannounced.
     pub eager: u32,
-    /// First value of the peer's counters.
-    pub peer_first: Seq,
-    /// The cookie while the session begins.
-    pub cookie: Cookie,
-    /// When it began; then when the last packet came.
-    pub heard: Instant,
     /// When to ask whether the peer is there; while the session begins, when to repeat the INIT.
     pub alive_at: Instant,
-    /// What the timer is set to.
-    pub wheel_at: Instant,
-    /// INITs sent.
-    pub inits: u8,
-    /// The time in the peer's INIT, which the ACCEPT echoes.
-    pub began: Ticks,
-    /// Channels in use.
-    pub channel_count: u32,
     /// Its channels.
     pub channels: List,
-    /// Its sends.
-    pub sends: List,
-    /// Its receives.
-    pub receives: List,
+    /// Channels in use.
+    pub channel_count: u32,
+    /// First value of the peer's counters.
+    pub peer_first: Seq,
     /// The sender's half.
     pub tx: Tx,
-    /// The receiver's half.
-    pub rx: Rx,
     /// What its receives announce.
     pub announcing: Announcing,
     /// Figures.
     pub stats: SessionStats,
+    /// The cookie while the session begins.
+    pub cookie: Cookie,
+    /// The peer's incarnation.
+    pub epoch: u64,
+    /// The time in the peer's INIT, which the ACCEPT echoes.
+    pub began: Ticks,
+    /// Whether the peer began it.
+    pub accepted: bool,
+    /// What a CLOSE says.
+    pub goodbye: CloseReason,
+    /// Whether the event of its end was taken.
+    pub told: bool,
+    /// INITs sent.
+    pub inits: u8,
 }
 
 /// A session, communicator and tag.
@@ -559,6 +576,7 @@ pub struct Block {
 mod tests {
     use super::super::path::Path;
     use super::*;
+    use core::mem::offset_of;
 
     /// What `docs/protocol.md`, section 11, says of the records' sizes.
     #[test]
@@ -569,6 +587,15 @@ mod tests {
             size_of::<Session>(),
             size_of::<Path>()
         );
+        // What is read in advance are these lines of the cache, see `Session::touch_sender`.
+        let lines = [
+            offset_of!(Session, rx),
+            offset_of!(Session, rx.feedback),
+            offset_of!(Session, tx),
+            offset_of!(Session, tx.next_message),
+        ];
+        assert_eq!(lines, [64, 128, 256, 320]);
+        assert_eq!([offset_of!(Session, tx.control), offset_of!(Session, tx.newest)], [384, 448]);
         assert!(size_of::<Channel>() <= 64, "{}", size_of::<Channel>());
         assert!(size_of::<Sending>() <= 128, "{}", size_of::<Sending>());
         assert!(size_of::<Receiving>() <= 64, "{}", size_of::<Receiving>());

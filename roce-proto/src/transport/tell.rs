@@ -22,14 +22,26 @@ const SLOWEST: u8 = 6;
 const IDLE: u32 = 2;
 
 impl Engine {
-    /// A feedback is due, at the latest after the delay that saves packets.
+    /// A feedback is due, at the latest after the delay that saves packets; after a message that came `alone`, at once if that delay saved
+    /// none the last time.
     #[inline]
-    pub(super) fn feedback_within(&mut self, slot: u32) {
+    pub(super) fn feedback_within(&mut self, slot: u32, alone: bool) {
         let s = &self.sessions[slot];
         if s.rx.at != Instant::MAX || s.due & due::FEEDBACK != 0 {
             return;
         }
         let delay = self.feedback_delay(slot);
+        if s.rx.sparse {
+            let clock = self.clock;
+            let rx = &mut self.sessions[slot].rx;
+            let gap = rx.latest <= clock;
+            rx.sparse = gap && rx.long == 0;
+            if rx.sparse && alone {
+                rx.latest = clock + delay;
+                return self.owe(slot, due::FEEDBACK);
+            }
+        }
+        let s = &self.sessions[slot];
         let most = if s.rx.long > 0 {
             (delay * (1 << s.rx.slowness)).min(delay.max(self.config.times.min_rto))
         } else {
@@ -55,6 +67,7 @@ impl Engine {
         if idle_at > clock && s.rx.long > 0 && s.rx.unreported < ENOUGH {
             s.rx.slowness = (s.rx.slowness + 1).min(SLOWEST);
         }
+        s.rx.sparse = s.rx.unreported == 1;
         self.owe(slot, due::FEEDBACK);
     }
 

@@ -457,10 +457,28 @@ impl Engine {
         if self.sessions[slot].alive_at <= clock {
             self.stay_alive(slot);
         }
-        let s = &self.sessions[slot];
-        if s.state == Stands::Down {
+        if self.sessions[slot].state == Stands::Down {
             return;
         }
+        let at = self.next_due(slot);
+        self.arm(slot, at);
+    }
+
+    /// Everything of a session was acknowledged: its timer, which was for that, is put off. It would find the session when that is in the cache no more.
+    #[inline]
+    pub(super) fn put_off(&mut self, slot: u32) {
+        let at = self.next_due(slot);
+        let s = &mut self.sessions[slot];
+        if s.wheel_at < at {
+            s.wheel_at = at;
+            self.wheel.set(slot, at);
+        }
+    }
+
+    /// When something of a session is due next.
+    #[inline]
+    fn next_due(&self, slot: u32) -> Instant {
+        let (s, clock) = (&self.sessions[slot], self.clock);
         let tx =
             s.tx.gap_at
                 .min(s.tx.time_at)
@@ -472,8 +490,7 @@ impl Engine {
         // A copy that is due goes with the round.
         let copy_at = if s.in_copying { self.copy_due_at(slot) } else { Instant::MAX };
         let copy_at = if copy_at > clock { copy_at } else { Instant::MAX };
-        let at = s.rx.at.min(copy_at).min(s.rx.ask_at).min(tx).min(s.announcing.at).min(s.alive_at);
-        self.arm(slot, at);
+        s.rx.at.min(copy_at).min(s.rx.ask_at).min(tx).min(s.announcing.at).min(s.alive_at)
     }
 }
 

@@ -11,3 +11,4 @@ mod paths;
 mod protect;
 mod rails;
 mod random;
+mod sparse;

@@ -13,6 +13,7 @@ use crate::wire::shim::{Seq, Ticks};
 
 /// One path, both ways.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
 pub struct Path {
     /// What was sent.
     pub tx: PathTx,
