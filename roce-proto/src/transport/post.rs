@@ -207,8 +207,13 @@ impl Engine {
     /// but that; what was read is thrown away.
     #[inline]
     fn look_at_sender(&self, slot: u32) {
-        let path = &self.path(slot, 0).tx;
-        core::hint::black_box(self.sessions[slot].touch_sender() ^ u64::from(path.next.0) ^ path.sent);
+        let (s, path) = (&self.sessions[slot], &self.path(slot, 0).tx);
+        let tx = &s.tx;
+        // Something of each line of the cache.
+        let lines =
+            [tx.una.0, tx.next_message.0, tx.longest, tx.copied.0, s.announcing.number.0, path.next.0];
+        let all = s.heard.as_nanos() ^ s.remote ^ path.sent;
+        core::hint::black_box(lines.iter().fold(all, |all, line| all ^ u64::from(*line)));
     }
 
     fn open_slot(&self, session: SessionKey) -> Result<u32, PostError> {

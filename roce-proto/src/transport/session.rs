@@ -95,13 +95,13 @@ pub struct Tx {
     pub asked: Seq,
     /// The first segment since there was nothing more to send.
     pub burst_from: Seq,
-    /// And before probing.
+    /// What to wait for an acknowledgement before probing, nanoseconds.
     pub probe_after: u32,
     /// Messages of several segments that were begun and are not all acknowledged.
     pub begun: u16,
-    /// How many of them the peer takes.
+    /// How many of these the peer takes.
     pub most_begun: u16,
-    /// How many.
+    /// How many are in `active`.
     pub active_count: u8,
     /// Segments sent since the turn of another message.
     pub burst: u8,
@@ -163,7 +163,7 @@ pub struct Tx {
     pub doublings: u8,
     /// How often the peer was asked since it last told.
     pub asks: u8,
-    /// They go as soon as there is nothing else to send.
+    /// Copies go as soon as there is nothing else to send.
     pub copy_idle: bool,
 }
 
@@ -235,11 +235,11 @@ pub struct Rx {
     pub at: Instant,
     /// When to send it at the latest.
     pub latest: Instant,
-    /// One more than the one a segment came for last, or 0.
+    /// One more than the message that a segment came for last, or 0.
     pub last: u32,
-    /// How many.
+    /// How many messages are coming in.
     pub incoming_count: u32,
-    /// How many of several segments are not complete.
+    /// Of them, those of several segments that are not complete.
     pub partial: u32,
     /// Messages of 64 segments and more that are coming in.
     pub long: u32,
@@ -267,9 +267,9 @@ pub struct Rx {
     pub announced: Seq,
     /// Path sequences that were skipped and have not come, in all.
     pub skipped: u32,
-    /// Gaps that they were in, in all.
+    /// Gaps that those were in, in all.
     pub gaps: u16,
-    /// Parity shards that are kept of them.
+    /// Parity shards that are kept of groups.
     pub shards: u32,
     /// Blocks held or reserved.
     pub blocks: u32,
@@ -281,16 +281,6 @@ pub struct Rx {
     pub asked_at: Instant,
     /// The message to be rejected, the segment that came of it, and why.
     pub reject: (Seq, Seq, RejectReason),
-}
-
-impl Session {
-    /// Reads something of each line of the cache that sending a message will touch, so that a processor waits for all of them at once.
-    #[inline]
-    pub fn touch_sender(&self) -> u64 {
-        let tx = &self.tx;
-        let lines = [tx.una.0, tx.next_message.0, tx.longest, tx.copied.0, self.announcing.number.0];
-        lines.iter().fold(self.heard.as_nanos() ^ self.remote, |all, line| all ^ u64::from(*line))
-    }
 }
 
 impl Rx {
@@ -587,7 +577,7 @@ mod tests {
             size_of::<Session>(),
             size_of::<Path>()
         );
-        // What is read in advance are these lines of the cache, see `Session::touch_sender`.
+        // What is read in advance are these lines of the cache, see `Engine::look_at_sender`.
         let lines = [
             offset_of!(Session, rx),
             offset_of!(Session, rx.feedback),
