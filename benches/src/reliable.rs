@@ -76,15 +76,24 @@ fn beside_raw<'a>(setup: &'a Setup, stop: &'a Stop) -> [Contest<'a>; 2] {
     };
     let one = Transfer::new(setup, 64);
     let thousand = Transfer { peers: 1_000, rx_depth: 8, ..one.clone() };
+    // What a message and its feedback come to, if both are raw UD.
+    let answered = Transfer { both_ways: true, ..raw(64) };
     let small = Contest {
         event: event("reliable", "reliable rate, 64 B messages".into(), 64, "msg/s", Better::Higher),
         contestants: vec![
             contestant("raw UD", None, setup, stop, raw(64), rate),
             contestant("one peer", Some(SMALL), setup, stop, one, rate),
             contestant("1,000 peers", Some(SMALL), setup, stop, thousand, rate),
+            contestant("raw UD, each answered", None, setup, stop, answered, rate),
+            contestant("one peer, a packet each", None, setup, stop, apart(Transfer::new(setup, 64)), rate),
         ],
     };
     [large, small]
+}
+
+/// Each message in a packet of its own, as messages to different peers are.
+fn apart(transfer: Transfer) -> Transfer {
+    Transfer { both: vec!["--no-bundle".into()], ..transfer }
 }
 
 /// Random peers of very many beside one, with receives over the same memory.
@@ -93,6 +102,7 @@ fn scale<'a>(setup: &'a Setup, stop: &'a Stop, size: usize) -> Contest<'a> {
     let receives = MANY as usize * each;
     let one = Transfer { rx_depth: receives, memory: receives * size, ..Transfer::new(setup, size) };
     let many = Transfer { peers: MANY, rx_depth: each, ..one.clone() };
+    let packets = apart(one.clone());
     Contest {
         event: event(
             "peers",
@@ -104,6 +114,7 @@ fn scale<'a>(setup: &'a Setup, stop: &'a Stop, size: usize) -> Contest<'a> {
         contestants: vec![
             contestant("one peer", None, setup, stop, one, rate),
             contestant("10,000 peers", Some(PEERS), setup, stop, many, rate),
+            contestant("one peer, a packet each", None, setup, stop, packets, rate),
         ],
     }
 }

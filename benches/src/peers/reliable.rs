@@ -36,6 +36,8 @@ impl Wan {
 pub struct Transfer {
     /// Over raw UD.
     pub raw: bool,
+    /// The server sends as much as the client.
+    pub both_ways: bool,
     /// Bytes of a message.
     pub size: usize,
     /// Peers of the client.
@@ -63,6 +65,7 @@ impl Transfer {
     pub fn new(setup: &Setup, size: usize) -> Transfer {
         Transfer {
             raw: false,
+            both_ways: false,
             size,
             peers: 1,
             tx_depth: setup.tx_depth,
@@ -90,6 +93,9 @@ impl Transfer {
             format!("--tx-depth={}", self.tx_depth),
             format!("--rx-depth={}", self.rx_depth),
         ];
+        if self.both_ways {
+            client.push("--bidirectional".to_owned());
+        }
         if !self.raw {
             both.push(format!("--window={}", self.window));
             client.extend([format!("--peers={}", self.peers), format!("--memory={}", self.memory)]);
@@ -251,6 +257,9 @@ mod tests {
         let raw = Transfer { raw: true, ..many };
         let [_, client] = commands(&setup, &raw, &devices).map(|line| text(&line));
         assert!(client.contains("--service=ud") && !client.contains("--peers"), "{client}");
+        let answered = Transfer { both_ways: true, ..Transfer::new(&setup, 64) };
+        let [server, client] = commands(&setup, &answered, &devices).map(|line| text(&line));
+        assert!(client.contains(" --bidirectional ") && !server.contains("--bidirectional"), "{client}");
         let wan =
             Wan { seed: 7, burst: Some(8.0), ..Wan::new(1_000_000_000, Duration::from_millis(10), 0.05) };
         let (line, [left, right]) = forwarder(&setup, &wan);
