@@ -76,6 +76,7 @@ field("announced", u32, "feedback.announced", "Announced", base.DEC)
 field("skipped", u32, "feedback.skipped", "Path sequences that did not come, in all", base.DEC)
 field("gaps", u16, "feedback.gaps", "Gaps that they were in, in all", base.DEC)
 field("repaired", u16, "feedback.repaired", "Segments recovered, in all", base.DEC)
+field("share", u32, "feedback.share", "Share (bytes in flight)", base.DEC)
 field("report", ProtoField.none, "feedback.report", "Path report")
 field("late", flag, "feedback.report.late", "Late", 8, nil, 0x01)
 field("report_path", u8, "feedback.report.path", "Path", base.DEC)
@@ -172,18 +173,18 @@ parse[0] = { 60, function(tree, buf)
     buf(28, 4):uint(), tostring(buf(52, 6):uint64()), again, void)
 end }
 
-parse[1] = { 40, function(tree, buf)
+parse[1] = { 44, function(tree, buf)
   tree:add(f.cut, buf(1, 1))
   tree:add(f.status, buf(1, 1))
   row(tree, buf, 12, { f.number, 4 }, { f.next, 4 }, { f.grant, 4 }, { f.duplicates, 4 }, { f.announced, 4 }, { f.skipped, 4 },
-    { f.gaps, 2 }, { f.repaired, 2 })
+    { f.gaps, 2 }, { f.repaired, 2 }, { f.share, 4 })
   local reports, words = buf(2, 1):uint(), buf(3, 1):uint()
-  local say = 40 + 16 * reports + 4 * words
+  local say = 44 + 16 * reports + 4 * words
   if buf:len() < say then
     return say, "cut off"
   end
   for i = 0, reports - 1 do
-    local at = 40 + 16 * i
+    local at = 44 + 16 * i
     local one = tree:add(f.report, buf(at, 16))
     row(one, buf, at, { f.report_path, 1 }, { f.late, 1 }, { f.ce, 2 }, { f.highest, 4 }, { f.report_time, 4 }, { f.delay, 4 })
   end
@@ -191,7 +192,7 @@ parse[1] = { 40, function(tree, buf)
   local base_seq = next_seq - next_seq % 32
   local missing, holes = 0, {}
   for w = 0, words - 1 do
-    local at = 40 + 16 * reports + 4 * w
+    local at = 44 + 16 * reports + 4 * w
     local word = buf(at, 4)
     local item = tree:add(f.word, word)
     for bit = 0, 31 do
@@ -204,7 +205,7 @@ parse[1] = { 40, function(tree, buf)
   -- Behind the last that arrived, zeros say nothing.
   local last = -1
   for w = words - 1, 0, -1 do
-    local word = buf(40 + 16 * reports + 4 * w, 4)
+    local word = buf(44 + 16 * reports + 4 * w, 4)
     for bit = 31, 0, -1 do
       if last < 0 and word:bitfield(31 - bit, 1) == 1 then
         last = 32 * w + bit

@@ -109,15 +109,15 @@ proptest! {
 
     #[test]
     fn feedback_is_read_back(
-        numbers in any::<[u32; 6]>(), counts in any::<[u16; 2]>(), session in any::<u64>(), cut in any::<bool>(), status in any::<bool>(),
+        numbers in any::<[u32; 7]>(), counts in any::<[u16; 2]>(), session in any::<u64>(), cut in any::<bool>(), status in any::<bool>(),
         reports in prop::collection::vec((any::<u8>(), any::<bool>(), any::<u16>(), any::<[u32; 3]>()), 0..=MAX_PATHS),
         words in prop::collection::vec(any::<u32>(), 0..=MAX_WORDS),
     ) {
-        let [number, next, grant, duplicates, announced, skipped] = numbers;
+        let [number, next, grant, duplicates, announced, skipped, share] = numbers;
         let [gaps, repaired] = counts;
         let head = FeedbackHead {
             session, cut, status, paths: reports.len() as u8, words: words.len() as u8, number: Seq(number), next: Seq(next),
-            grant: Seq(grant), duplicates, announced: Seq(announced), skipped, gaps, repaired,
+            grant: Seq(grant), duplicates, announced: Seq(announced), skipped, gaps, repaired, share,
         };
         let reports: Vec<PathReport> = reports
             .into_iter()

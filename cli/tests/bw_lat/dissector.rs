@@ -88,6 +88,7 @@ impl Telling {
         self.add("feedback.skipped", f.head.skipped);
         self.add("feedback.gaps", f.head.gaps);
         self.add("feedback.repaired", f.head.repaired);
+        self.add("feedback.share", f.head.share);
         for r in f.paths() {
             self.add("feedback.report.path", r.path);
             self.flag("feedback.report.late", r.late);
@@ -365,6 +366,7 @@ fn made() -> Vec<(Option<u32>, Vec<u8>)> {
         skipped: 0x8000_0001,
         gaps: 0xfffe,
         repaired: 0x8003,
+        share: 0x8000_0005,
     };
     let feedback = with_reports(&head);
     control(Kind::Feedback, &feedback);

@@ -48,6 +48,7 @@ impl Engine {
         }
         let (now, tx) = (self.clock, &mut self.sessions[slot].tx);
         tx.control.on_acked(&Acked { now, bytes, rtt, ce, limited });
+        tx.control.on_share(head.share);
         if bytes > 0 || more_grant {
             tx.expiries = 0;
             self.watch_tail(slot);

@@ -60,6 +60,8 @@ pub struct Mechanisms {
     pub parity: bool,
     /// Small messages to one peer that wait together share packets.
     pub bundle: bool,
+    /// Receivers of many senders say how much each should have in flight.
+    pub share: bool,
     /// In place of all detectors and of the retransmission time-out, for comparison: a segment is lost if it is not acknowledged for so long. None is how it is meant to be.
     pub interval: Option<Duration>,
 }
@@ -75,6 +77,7 @@ impl Default for Mechanisms {
             copies: true,
             parity: true,
             bundle: true,
+            share: true,
             interval: None,
         }
     }
@@ -146,7 +149,7 @@ impl Default for Config {
             secret: [0; 16],
             first: Seq(0),
             segment: 4008,
-            control: 1064,
+            control: 1068,
             listen: true,
             paths: 1,
             rails: [Rails::NONE; 2],

@@ -2,6 +2,7 @@
 
 use super::api::{Address, Completion, Event, Move, Operation, SessionKey, Status};
 use super::config::{Config, ConfigError};
+use super::congestion::Intake;
 use super::counters::Counters;
 use super::path::Path;
 use super::protect::{Group, Protect, Protecting};
@@ -40,6 +41,7 @@ pub struct Engine {
     pub(super) generations: Vec<u32>,
     pub(super) by_address: Index,
     pub(super) paths: Vec<Path>,
+    pub(super) intake: Intake,
     /// The peers' further ports, by session, as far as any has some.
     pub(super) rails: Vec<Rails>,
     pub(super) due_chain: Chain,
@@ -133,6 +135,7 @@ impl Engine {
             generations: vec![0; l.sessions as usize],
             by_address: Index::new(l.sessions),
             paths: Vec::with_capacity(l.sessions as usize * usize::from(config.paths)),
+            intake: Intake::default(),
             rails: Vec::with_capacity(l.sessions as usize),
             due_chain: Chain::new(l.sessions),
             due: List::default(),
@@ -214,6 +217,7 @@ impl Engine {
         self.was_held = held;
         self.now = self.now.max(now);
         self.clock = self.clock.max(self.now - self.held);
+        self.intake.look(self.now);
     }
 
     /// Ends the receiving part of a round: feedback that is due is made ready, timers fire.

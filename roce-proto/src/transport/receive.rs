@@ -190,6 +190,7 @@ impl Engine {
         let leaves_hole = if s.paths > 1 { gap } else { s.rx.window.end.before(data.seq) };
         self.windows.take(&mut s.rx.window, data.seq);
         s.stats.segments_received += 1;
+        self.intake.bytes += len as u64;
         s.rx.unreported = s.rx.unreported.saturating_add(1);
         let every = if s.rx.long > 0 { EVERY_LONG } else { EVERY };
         let last = s.rx.partial < partial
@@ -360,6 +361,7 @@ impl Engine {
         m.count -= 1;
         if m.count == 0 && m.segments > 1 {
             self.sessions[m.session].rx.partial -= 1;
+            self.intake.ended(self.sessions[m.session].rx.partial);
         }
     }
 
@@ -403,6 +405,7 @@ impl Engine {
             })
             .ok_or(Drop::NoIncoming)?;
         if segments > 1 {
+            self.intake.began(s.rx.partial);
             s.rx.partial += 1;
         } else if rejected {
             self.rejected += 1;
@@ -485,6 +488,7 @@ impl Engine {
             self.rejected -= u32::from(rejected);
         } else if rejected || m.count > 0 {
             rx.partial -= 1;
+            self.intake.ended(rx.partial);
         }
         if rx.last == at + 1 {
             rx.last = 0;

@@ -196,6 +196,7 @@ impl Engine {
             at += PathReport::LEN;
             reports += 1;
         }
+        let share = self.share(slot);
         let s = &mut self.sessions[slot];
         let words = buf.get_mut(at..room)?.as_chunks_mut::<4>().0;
         let most = words.len().min(MAX_WORDS);
@@ -214,6 +215,7 @@ impl Engine {
             skipped: s.rx.skipped,
             gaps: s.rx.gaps,
             repaired: s.rx.repaired,
+            share,
         };
         buf.get_mut(..FeedbackHead::LEN)?.copy_from_slice(&head.to_bytes());
         s.rx.feedback = s.rx.feedback.next();

@@ -17,7 +17,7 @@ pub struct Known {
 }
 
 /// Bytes of each type's packet, by its number; of DATA, FEEDBACK, ANNOUNCE and PARITY what comes before a part of any length.
-const LENGTHS: [usize; 12] = [60, 40, 24, 16, 160, 32, 124, 16, 12, 12, 24, 72];
+const LENGTHS: [usize; 12] = [60, 44, 24, 16, 160, 32, 124, 16, 12, 12, 24, 72];
 /// The number of parity's type.
 const PARITY: usize = 11;
 /// Not a type: DATA behind DATA in one packet.

@@ -206,7 +206,11 @@ fn host(rng: &mut Rng, hosts: usize, messages: usize, mood: &Mood) -> HostPlan {
             _ => Algorithm::DelayEcn,
         },
         // One of four has each segment in a packet of its own.
-        mechanisms: Mechanisms { bundle: !first.0.is_multiple_of(4), ..Mechanisms::default() },
+        mechanisms: Mechanisms {
+            bundle: !first.0.is_multiple_of(4),
+            share: !first.0.is_multiple_of(8),
+            ..Mechanisms::default()
+        },
         ..Config::default()
     };
     let poll = match rng.u8(..6) {

@@ -10,7 +10,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/wireshark/spr
 pub type Told = BTreeMap<String, Vec<String>>;
 
 /// Every field of the dissector that our parser can vouch for.
-const FIELDS: [&str; 65] = [
+const FIELDS: [&str; 66] = [
     "version",
     "type",
     "path",
@@ -46,6 +46,7 @@ const FIELDS: [&str; 65] = [
     "feedback.skipped",
     "feedback.gaps",
     "feedback.repaired",
+    "feedback.share",
     "feedback.announced",
     "feedback.report.path",
     "feedback.report.late",

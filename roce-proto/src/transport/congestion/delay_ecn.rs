@@ -13,7 +13,7 @@ const MOST: u64 = 8 << 20;
 const FIRST: u64 = 16;
 /// Least target delay: the 32 segments that one feedback frees, of 4 KiB at 10 Gb/s. Below it a sender's own batches are all there is to
 /// see, and windows would be kept so small that control packets are a good part of all.
-const LEAST_TARGET: Duration = Duration::from_micros(100);
+pub(super) const LEAST_TARGET: Duration = Duration::from_micros(100);
 
 /// What the target of the least window is higher by, in 256ths: with half as much, the shares of an incast of 100 × 2 MB had an index (Jain) of 0.88 to 0.90, with this of 0.96 to 0.97.
 const SCALING: u32 = 200;
@@ -27,10 +27,12 @@ pub struct DelayEcn {
     delay: u32,
     /// Smoothed round trip for "once a round trip", nanoseconds.
     rtt: u32,
+    /// What the receiver lets this sender have in flight, bytes; 0 if it says nothing.
+    share: u32,
     last_cut: Instant,
     /// When the round trip began in which losses do not let the window fall below the floor.
     last_loss: Instant,
-    floor: u64,
+    floor: u32,
     /// It was never cut.
     starting: bool,
 }
@@ -43,11 +45,16 @@ impl DelayEcn {
             segment,
             delay: 0,
             rtt: 0,
+            share: 0,
             last_cut: Instant::ZERO,
             last_loss: Instant::ZERO,
             floor: 0,
             starting: true,
         }
+    }
+
+    fn is_capped(&self) -> bool {
+        self.share > 0 && self.window > u64::from(self.share)
     }
 
     fn least(&self) -> u64 {
@@ -59,7 +66,8 @@ impl DelayEcn {
     fn target(&self, target: u32) -> u32 {
         let segments = (self.window / u64::from(self.segment)).max(1);
         let share = (2 * 65_536 / segments).isqrt().min(256) as u32;
-        target + target / 256 * share / 256 * SCALING
+        // A peer may claim round trips of any length.
+        target.saturating_add(target / 256 * share / 256 * SCALING)
     }
 
     /// At most half, once a round trip, and not below `least` bytes.
@@ -88,7 +96,8 @@ impl Congestion for DelayEcn {
         let target = self.target(nanos(least.max(LEAST_TARGET)));
         let marked = acked.ce > 0;
         if delay <= target || (standing <= target && !marked) {
-            if !acked.limited {
+            // What the receiver allows says nothing of what the network would carry.
+            if !acked.limited || self.is_capped() {
                 return;
             }
             // One segment a round trip at the target, eight with an empty queue.
@@ -111,9 +120,9 @@ impl Congestion for DelayEcn {
         if self.last_loss == Instant::ZERO || since >= Duration::from_nanos(u64::from(self.rtt)) {
             self.last_loss = now;
             self.starting = false;
-            self.floor = (self.window / 2).max(self.least());
+            self.floor = u32::try_from((self.window / 2).max(self.least())).unwrap_or(u32::MAX);
         }
-        self.window = self.window.saturating_sub(bytes).max(self.floor.min(self.window));
+        self.window = self.window.saturating_sub(bytes).max(u64::from(self.floor).min(self.window));
     }
 
     fn on_timeout(&mut self) {
@@ -121,8 +130,15 @@ impl Congestion for DelayEcn {
         self.starting = false;
     }
 
+    fn on_share(&mut self, bytes: u32) {
+        self.share = bytes;
+    }
+
     fn window(&self) -> u64 {
-        self.window
+        match self.share {
+            0 => self.window,
+            share => self.window.min(u64::from(share).max(self.least())),
+        }
     }
 }
 
@@ -177,6 +193,39 @@ mod tests {
             c.on_acked(&Acked { bytes: 8 << 20, ..acked(i, 0, 0) });
         }
         assert_eq!(c.window(), MOST);
+    }
+
+    #[test]
+    fn round_trips_of_any_length_are_borne() {
+        for seconds in [3, 4, 5, 1_000_000] {
+            let long = Duration::from_secs(seconds);
+            let mut c = settled(2);
+            for (delay, standing) in [(Duration::ZERO, Duration::ZERO), (long, long), (long, Duration::ZERO)]
+            {
+                for ce in [0, 1] {
+                    c.on_acked(&Acked {
+                        rtt: Some(RoundTrip { least: long, delay, standing }),
+                        ..acked(1, 0, ce)
+                    });
+                }
+            }
+            assert!(c.window() >= 2_000);
+        }
+    }
+
+    #[test]
+    fn the_receivers_word_caps_it_and_what_it_caps_does_not_grow() {
+        let mut c = settled(64);
+        c.on_share(10_000);
+        assert_eq!(c.window(), 10_000);
+        c.on_acked(&acked(1, 0, 0));
+        c.on_share(1);
+        assert_eq!(c.window(), 2_000, "never below two segments");
+        c.on_share(0);
+        assert_eq!(c.window(), 64_000, "as it was");
+        c.on_share(100_000);
+        c.on_acked(&acked(2, 0, 0));
+        assert_eq!(c.window(), 72_000, "below the cap it grows");
     }
 
     #[test]

@@ -2,9 +2,11 @@
 
 mod delay_ecn;
 mod fixed;
+mod share;
 
 pub use delay_ecn::DelayEcn;
 pub use fixed::Fixed;
+pub use share::Intake;
 
 use super::config::Algorithm;
 use crate::time::Instant;
@@ -44,6 +46,8 @@ pub trait Congestion {
     fn on_lost(&mut self, now: Instant, bytes: u64);
     /// A retransmission time-out.
     fn on_timeout(&mut self);
+    /// The peer's word on how many bytes should be in flight at the most; 0 if it has none.
+    fn on_share(&mut self, _bytes: u32) {}
     /// The window in bytes.
     fn window(&self) -> u64;
 }
@@ -81,6 +85,14 @@ impl Congestion for Controller {
         match self {
             Controller::Fixed(c) => c.on_lost(now, bytes),
             Controller::DelayEcn(c) => c.on_lost(now, bytes),
+        }
+    }
+
+    #[inline]
+    fn on_share(&mut self, bytes: u32) {
+        match self {
+            Controller::Fixed(c) => c.on_share(bytes),
+            Controller::DelayEcn(c) => c.on_share(bytes),
         }
     }
 

@@ -41,15 +41,17 @@ pub struct FeedbackHead {
     pub gaps: u16,
     /// Segments that did not come and were recovered from parity, in all, modulo 2¹⁶.
     pub repaired: u16,
+    /// Bytes that the peer should have in flight at the most, while others send too; 0 says nothing.
+    pub share: u32,
 }
 
 impl FeedbackHead {
     /// Bytes on the wire.
-    pub const LEN: usize = 40;
+    pub const LEN: usize = 44;
 
     /// The head's bytes.
     #[inline]
-    pub fn to_bytes(&self) -> [u8; 40] {
+    pub fn to_bytes(&self) -> [u8; FeedbackHead::LEN] {
         let common = Common {
             kind: Kind::Feedback,
             flags: (CUT * u8::from(self.cut)) | (STATUS * u8::from(self.status)),
@@ -57,7 +59,7 @@ impl FeedbackHead {
             count: self.words,
             session: self.session,
         };
-        let mut b = [0; 40];
+        let mut b = [0; FeedbackHead::LEN];
         b[..12].copy_from_slice(&common.to_bytes());
         b[12..16].copy_from_slice(&self.number.0.to_be_bytes());
         b[16..20].copy_from_slice(&self.next.0.to_be_bytes());
@@ -67,6 +69,7 @@ impl FeedbackHead {
         b[32..36].copy_from_slice(&self.skipped.to_be_bytes());
         b[36..38].copy_from_slice(&self.gaps.to_be_bytes());
         b[38..40].copy_from_slice(&self.repaired.to_be_bytes());
+        b[40..].copy_from_slice(&self.share.to_be_bytes());
         b
     }
 }
@@ -133,7 +136,7 @@ impl<'a> Feedback<'a> {
     /// # Errors
     /// Too short or too long for its counts, counts beyond their limits, or not a feedback.
     pub fn parse(bytes: &'a [u8]) -> Result<Feedback<'a>, ShimError> {
-        let b: &[u8; 40] = head(bytes)?;
+        let b: &[u8; FeedbackHead::LEN] = head(bytes)?;
         let common = Common::parse(b)?;
         if common.kind != Kind::Feedback {
             return Err(ShimError::Kind(common.kind as u8));
@@ -172,6 +175,7 @@ impl<'a> Feedback<'a> {
                 skipped: be32(b, 32),
                 gaps: be16(b, 36),
                 repaired: be16(b, 38),
+                share: be32(b, 40),
             },
             paths: reports.get(FeedbackHead::LEN..).unwrap_or_default().as_chunks().0,
             words: bitmap.as_chunks().0,
@@ -208,7 +212,7 @@ mod tests {
     use super::*;
 
     #[rustfmt::skip]
-    const BYTES: [u8; 64] = [
+    const BYTES: [u8; 68] = [
         0x11, 0x01, 0x01, 0x02,
         0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08,
         0x00, 0x00, 0x00, 0x09, // number
@@ -218,6 +222,7 @@ mod tests {
         0x00, 0x00, 0x00, 0x04, // announced
         0x00, 0x01, 0x00, 0x02, // skipped
         0x00, 0x05, 0xff, 0xfe, // gaps, repaired
+        0x80, 0x00, 0x1f, 0x50, // share
         0x06, 0x01, 0x00, 0x07, 0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0x23, 0x24, 0x00, 0x00, 0x00, 0x40,
         0xbf, 0xff, 0xff, 0xff, 0x00, 0x00, 0x00, 0x05,
     ];
@@ -239,9 +244,10 @@ mod tests {
             skipped: 0x1_0002,
             gaps: 5,
             repaired: 0xfffe,
+            share: 0x8000_1f50,
         };
         assert_eq!(f.head, head);
-        assert_eq!(head.to_bytes(), BYTES[..40]);
+        assert_eq!(head.to_bytes(), BYTES[..44]);
         let asks = FeedbackHead { cut: false, status: true, ..head };
         assert_eq!(asks.to_bytes()[1], 2);
         let mut bytes = BYTES;
@@ -256,7 +262,7 @@ mod tests {
             delay: Ticks(64),
         };
         assert_eq!(f.paths().collect::<Vec<_>>(), [report]);
-        assert_eq!(report.to_bytes(), BYTES[40..56]);
+        assert_eq!(report.to_bytes(), BYTES[44..60]);
         assert_eq!(f.words().collect::<Vec<_>>(), [0xbfff_ffff, 5]);
         assert_eq!(f.base(), Seq(0xffff_ffe0));
         assert_eq!(f.end(), Some(Seq(0x20)), "the bitmap goes on past the wrap");
@@ -264,10 +270,10 @@ mod tests {
 
     #[test]
     fn refusals() {
-        assert_eq!(Feedback::parse(&BYTES[..63]), Err(ShimError::TooShort { have: 63, need: 64 }));
+        assert_eq!(Feedback::parse(&BYTES[..67]), Err(ShimError::TooShort { have: 67, need: 68 }));
         let mut long = BYTES.to_vec();
         long.push(0);
-        assert_eq!(Feedback::parse(&long), Err(ShimError::Length { have: 65, say: 64 }));
+        assert_eq!(Feedback::parse(&long), Err(ShimError::Length { have: 69, say: 68 }));
         let mut many = BYTES;
         many[2] = 33;
         assert_eq!(Feedback::parse(&many), Err(ShimError::Count { count: 33, max: 32 }));

@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(immediate(Kind::Data), None);
         assert_eq!(immediate(Kind::Feedback), Some(0x5357_0101));
         assert_eq!(immediate(Kind::Reject), Some(0x5357_010a));
-        assert_eq!(MAX_CONTROL_LEN, 1064);
+        assert_eq!(MAX_CONTROL_LEN, 1068);
     }
 
     #[test]
