@@ -74,6 +74,8 @@ pub struct Net {
     pub hostile: Option<usize>,
     /// What is done to packets beside the weather: false loses one.
     pub filter: fn(&[u8]) -> bool,
+    /// How much longer a packet's way is than others'.
+    pub detour: fn(&[u8]) -> Duration,
     /// What is done to packets that come through.
     pub change: fn(&mut Vec<u8>),
 }
@@ -178,6 +180,7 @@ impl Net {
             messages: BTreeMap::new(),
             carried: 0,
             filter: |_| true,
+            detour: |_| Duration::ZERO,
             change: |_| {},
             hostile: None,
         }
@@ -345,7 +348,7 @@ impl Net {
         (self.change)(&mut bytes);
         let copies = 1 + u32::from(self.rng.u32(..1000) < w.double);
         for _ in 0..copies {
-            let mut delay = w.delay.as_nanos() as u64 + 500;
+            let mut delay = (w.delay + (self.detour)(&bytes)).as_nanos() as u64 + 500;
             if self.rng.u32(..1000) < w.late {
                 delay += self.rng.u64(..=8 * delay);
             }

@@ -130,6 +130,19 @@ fn losses_whose_repair_comes_before_the_verdict_are_not_sent_again() {
     assert_eq!(sound.hosts[0].engine.counters().unseen, 0);
 }
 
+/// Parity takes a longer way, so that a loss is known of before it is repaired: it is told once, by the verdict.
+#[test]
+fn a_loss_that_is_known_of_is_not_told_again_when_it_is_repaired() {
+    let mut net = pair_by_32();
+    net.filter = |bytes| fresh(bytes).is_none_or(|d| ![3, 9, 40].contains(&d.segment));
+    net.detour = |bytes| Duration::from_millis(u64::from(Parity::parse(bytes).is_ok()));
+    // Too short for a probe behind it, which would tell of the parity before it comes.
+    exchange(&mut net, 60_000, GRADIENT);
+    let c = net.hosts[0].engine.counters();
+    assert_eq!((c.awaited, c.unseen, c.unrepaired, c.retransmitted), (3, 0, 0, 0), "{c:?}");
+    assert_eq!(net.hosts[1].engine.counters().repaired, 3);
+}
+
 /// Congestion control heeds losses that were repaired before any verdict: the window does not grow as it does without.
 #[test]
 fn repaired_losses_slow_the_sender_down() {

@@ -17,16 +17,22 @@ const SYNC_PARITY: u8 = 2;
 /// Share of lost segments from which on they have it.
 const LOSING: f64 = 1.6e-5;
 
+/// A message: what its application says of it, its segments, and how it is protected if it has begun.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Asked {
+    semantics: Semantics,
+    segments: u32,
+    begun: Option<Protection>,
+}
+
 /// What the answer of the policy depends on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Question {
-    semantics: Semantics,
-    segments: u32,
+    asked: Asked,
     loss: f64,
     burst: f64,
     short: bool,
     window: u32,
-    begun: Option<Protection>,
 }
 
 impl Engine {
@@ -50,7 +56,7 @@ impl Engine {
         if protect == Protect::Nothing || self.sessions[slot].codecs & CODECS == 0 {
             return;
         }
-        let protection = self.strength(slot, &semantics, segments, None);
+        let protection = self.strength(slot, &Asked { semantics, segments, begun: None });
         let send = &mut self.sends[at];
         send.protection = protection;
         send.alone &= protection.is_none();
@@ -61,9 +67,9 @@ impl Engine {
     #[cold]
     pub(in crate::transport) fn renew_protection(&mut self, slot: u32, at: u32) -> Option<Protection> {
         let send = &self.sends[at];
-        let (semantics, segments) = (send.semantics, send.segments);
         let begun = send.protection.filter(|_| send.sent > 0);
-        let protection = self.strength(slot, &semantics, segments, begun);
+        let asked = Asked { semantics: send.semantics, segments: send.segments, begun };
+        let protection = self.strength(slot, &asked);
         self.sends[at].protection = protection;
         protection
     }
@@ -75,16 +81,11 @@ impl Engine {
 
     /// As the tags ask, or as a message needs it that others wait for: it is over before the first of its losses is known of, so that each costs a round trip. What the copies of its last two
     /// segments would take is parity that repairs any two of up to 32, while the session loses segments.
-    fn strength(
-        &mut self,
-        slot: u32,
-        semantics: &Semantics,
-        segments: u32,
-        begun: Option<Protection>,
-    ) -> Option<Protection> {
+    fn strength(&mut self, slot: u32, message: &Asked) -> Option<Protection> {
+        let &Asked { ref semantics, segments, begun } = message;
         let everything = matches!(self.config.fec.protect, Protect::Everything(_));
         if everything || Class::from_wire(semantics.class) != Class::Untagged {
-            let asked = self.ask_policy(slot, semantics, segments, begun);
+            let asked = self.ask_policy(slot, message);
             if asked.is_some() {
                 return asked;
             }
@@ -106,13 +107,8 @@ impl Engine {
         Some(self.sessions[slot].tx.protecting - 1)
     }
 
-    fn ask_policy(
-        &mut self,
-        slot: u32,
-        semantics: &Semantics,
-        segments: u32,
-        begun: Option<Protection>,
-    ) -> Option<Protection> {
+    fn ask_policy(&mut self, slot: u32, asked: &Asked) -> Option<Protection> {
+        let &Asked { ref semantics, segments, begun } = asked;
         let at = self.protecting_of(slot)?;
         // A block is out before its first loss is known of: it is half of what may be in flight at the most.
         let s = &self.sessions[slot];
@@ -133,9 +129,9 @@ impl Engine {
         let short = round_trip <= self.config.fec.policy.short_round_trip;
         let protecting = &mut self.protecting[at];
         let (loss, burst) = (protecting.losses.loss(), protecting.losses.burst());
-        let question = Question { semantics: *semantics, segments, loss, burst, short, window: block, begun };
-        if let Some((asked, answer)) = protecting.answer
-            && asked == question
+        let question = Question { asked: *asked, loss, burst, short, window: block };
+        if let Some((before, answer)) = protecting.answer
+            && before == question
         {
             return answer;
         }
