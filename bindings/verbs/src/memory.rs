@@ -486,6 +486,21 @@ mod tests {
     }
 
     #[test]
+    fn a_list_has_no_room_once_a_region_of_it_is_gone() {
+        let memory = [0u8; 100];
+        let pd = sys::ibv_pd { context: std::ptr::null_mut(), handle: 0 };
+        let mut keys = Keys::default();
+        let key = [0, 50].map(|at| keys.add(&pd, memory[at..].as_ptr() as u64, 50, true).unwrap());
+        let piece = |at: usize| keys.piece(&pd, &sge(&memory[50 * at..50 * at + 40], key[at]), true).unwrap();
+        let mut list = [piece(0), piece(1)];
+        // SAFETY: nothing is written to it.
+        let buf = unsafe { AppBuf::many(&mut list) };
+        assert_eq!((buf.capacity(), buf.is_valid()), (80, true));
+        keys.remove(key[1]);
+        assert_eq!((buf.capacity(), buf.is_valid()), (0, false));
+    }
+
+    #[test]
     fn receives_are_scattered_over_their_pieces() {
         let (mut a, mut b, mut c) = ([0xeeu8; 5], [0xeeu8; 1], [0xeeu8; 10]);
         let piece = |bytes: &mut [u8]| Piece::of_ours(bytes.as_mut_ptr(), bytes.len() as u32);

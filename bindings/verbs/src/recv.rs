@@ -125,3 +125,22 @@ pub unsafe extern "C" fn post_recv(
     // SAFETY: a queue pair of ours, by the contract of the verbs.
     unsafe { locked(qp, wr, bad_wr, post) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_pieces_lie_in_a_ring_and_share_nothing_with_those_before() {
+        let mut ring = Scatter::new(3, 2);
+        let start = ring.pieces.as_ptr() as usize;
+        let mut next = || {
+            let place = ring.place().unwrap();
+            (place.as_ptr() as usize - start, place.len())
+        };
+        let piece = size_of::<Piece>();
+        let want = [0, 2, 4, 0, 2, 4, 0].map(|at| (at * piece, 2));
+        assert_eq!(want.map(|_| next()), want);
+        assert!(Scatter::new(3, 1).place().is_none(), "one piece needs no list");
+    }
+}

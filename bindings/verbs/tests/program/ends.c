@@ -107,6 +107,7 @@ struct ibv_ah *handle(struct end *from, struct end *to, int gid_index, int traff
 	attr.grh.sgid_index = gid_index;
 	attr.grh.hop_limit = 9;
 	attr.grh.traffic_class = traffic_class;
+	attr.grh.flow_label = 0xabcde;
 	struct ibv_ah *ah = ibv_create_ah(from->pd, &attr);
 	CHECK(ah);
 	return ah;
@@ -186,7 +187,7 @@ int main(int argc, char **argv)
 	} cases[] = { { "grh", grh }, { "stale", stale }, { "short", short_buffer }, { "keys", keys }, { "full", full },
 		{ "overrun", overrun }, { "outstanding", outstanding }, { "forked", forked }, { "threads", threads },
 		{ "cycles", cycles }, { "extended", extended }, { "events", events }, { "refused", refused }, { "ending", ending }, { "lists", lists },
-		{ "odd", odd } };
+		{ "odd", odd }, { "held", held } };
 	struct end a, b;
 	open_both();
 	make(&a, 0, 16, 16);

@@ -231,7 +231,15 @@ void extended(struct end *a, struct end *b)
 	ibv_wr_set_ud_addr(ex, ah, b->qp->qp_num, QKEY);
 	ibv_wr_set_inline_data_list(ex, 2, wild);
 	EQUAL(ibv_wr_complete(ex), EINVAL);
+	/* That data is inline, only data that is set inline says: a key that does not open is one. */
 	ibv_wr_start(ex);
+	ex->wr_flags = IBV_SEND_INLINE;
+	ibv_wr_send(ex);
+	ibv_wr_set_ud_addr(ex, ah, b->qp->qp_num, QKEY);
+	ibv_wr_set_sge(ex, a->mr->lkey + 1, (uintptr_t)a->memory, 10);
+	EQUAL(ibv_wr_complete(ex), EINVAL);
+	ibv_wr_start(ex);
+	ex->wr_flags = IBV_SEND_SIGNALED;
 	struct ibv_sge gather[2] = { { (uintptr_t)a->memory + 2, 4, a->mr->lkey }, { (uintptr_t)a->memory, 2, a->mr->lkey } };
 	ex->wr_id = 2;
 	ibv_wr_send(ex);

@@ -163,3 +163,65 @@ void odd(struct end *a, struct end *b)
 	EQUAL(ibv_query_gid_ex(a->context, 1, 1, &entry, 0), 0);
 	EQUAL(entry.gid_index, 1);
 }
+
+/* Posts sends until `waiting` of them wait in the queue pair, since the completion queue has no more places. */
+static void fill_up(struct end *a, struct end *b, struct ibv_ah *ah, int waiting, unsigned flags)
+{
+	memset(a->memory, 'a', 20);
+	double until = now() + 20;
+	for (int i = 0; i < 16 + waiting;) {
+		struct ibv_send_wr *wr = send_wr(a, b, ah, i, 20);
+		wr->send_flags = flags;
+		/* What has left makes room for one that waits. */
+		i += post(a, wr) == 0;
+		CHECK(now() < until);
+	}
+}
+
+/* Sends that wait for room: inline data was copied, and they go with a reset, and with their queue pair. */
+void held(struct end *a, struct end *b)
+{
+	struct ibv_ah *ah = handle(a, b, 0, 0);
+	for (int i = 0; i < 16; i++)
+		EQUAL(post_recv(b, i, 200), 0);
+	fill_up(a, b, ah, 3, IBV_SEND_INLINE);
+	for (int i = 0; i < 16; i++) {
+		got(b, i, 20);
+		EQUAL(post_recv(b, i, 200), 0);
+	}
+	memset(a->memory, 'z', 60);
+	for (int i = 0; i < 19; i++)
+		sent(a, i);
+	for (int i = 0; i < 3; i++) {
+		got(b, i, 20);
+		EQUAL(slot(b, i)[GRH], 'a');
+		EQUAL(slot(b, i)[GRH + 19], 'a');
+		EQUAL(post_recv(b, i, 200), 0);
+	}
+	fill_up(a, b, ah, 3, 0);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+	EQUAL(ibv_modify_qp(a->qp, &attr, IBV_QP_STATE), 0);
+	to_init(a->qp, QKEY, 0);
+	to_rts(a->qp);
+	for (int i = 0; i < 16; i++) {
+		got(b, (i + 3) % 16, 20);
+		EQUAL(post_recv(b, (i + 3) % 16, 200), 0);
+	}
+	struct ibv_wc wc[16];
+	while (ibv_poll_cq(a->cq, 16, wc) > 0)
+		;
+	quiet(a);
+	quiet(b);
+	struct ibv_qp *first = a->qp;
+	a->qp = new_qp(a, 16, 64, 1);
+	to_init(a->qp, QKEY, 0);
+	to_rts(a->qp);
+	fill_up(a, b, ah, 3, 0);
+	EQUAL(ibv_destroy_qp(a->qp), 0);
+	a->qp = first;
+	for (int i = 0; i < 16; i++)
+		got(b, (i + 3) % 16, 20);
+	quiet(a);
+	quiet(b);
+	ibv_destroy_ah(ah);
+}

@@ -37,7 +37,9 @@ void grh(struct end *a, struct end *b)
 				CHECK(!memcmp(area + 32, from.raw + 12, 4) && !memcmp(area + 36, to.raw + 12, 4));
 			} else {
 				EQUAL(area[0], 0x66);
-				EQUAL(area[1] >> 4, 0xa);
+				EQUAL(area[1], 0xaa);
+				EQUAL(area[2], 0xbc);
+				EQUAL(area[3], 0xde);
 				EQUAL(area[7], 9);
 				CHECK(!memcmp(area + 8, from.raw, 16) && !memcmp(area + 24, to.raw, 16));
 			}
@@ -48,6 +50,8 @@ void grh(struct end *a, struct end *b)
 			EQUAL(post(b, send_wr(b, a, back, 6, 10)), 0);
 			sent(b, 6);
 			got(a, 9, 10);
+			/* With the same traffic class. */
+			EQUAL(family ? slot(a, 9)[0] << 4 | slot(a, 9)[1] >> 4 : slot(a, 9)[21], family ? 0x66a : 0x6a);
 			EQUAL(ibv_destroy_ah(back), 0);
 		}
 		EQUAL(ibv_destroy_ah(ah), 0);

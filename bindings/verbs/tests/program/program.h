@@ -92,5 +92,6 @@ void refused(struct end *a, struct end *b);
 void ending(struct end *a, struct end *b);
 void lists(struct end *a, struct end *b);
 void odd(struct end *a, struct end *b);
+void held(struct end *a, struct end *b);
 
 #endif
