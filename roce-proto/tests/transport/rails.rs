@@ -2,8 +2,11 @@
 
 use crate::basic::{calm, config};
 use crate::net::{Net, address, rail};
-use roce_proto::transport::{Config, Drop, Operation, Origin, PathState, Received, SessionKey, Status};
-use roce_proto::wire::shim::{Accept, Data, Rails, Reset};
+use roce_proto::time::Instant;
+use roce_proto::transport::{
+    Address, Config, Drop, Engine, Operation, Origin, PathState, Received, SessionKey, Status,
+};
+use roce_proto::wire::shim::{Accept, Data, Kind, MAX_CONTROL_LEN, Rails, Reset};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -85,12 +88,14 @@ fn a_port_that_was_named_wrong_costs_no_message() {
     let mut one = with(0, 2, 4);
     one.rails[0] = Rails::NONE;
     one.rails[0].push(rail(9, 1).ip, rail(9, 1).qpn);
-    let mut net = Net::new(7, calm(), &[one, with(1, 2, 4)]);
-    let (_, b) = net.open(0, 1);
-    exchange(&mut net, 20, 50_000);
-    for path in [1, 3] {
-        let stats = net.hosts[1].engine.path_stats(b, path).unwrap();
-        assert_eq!((stats.state, stats.sent), (PathState::Bad, 0));
+    for ports in [1, 2] {
+        let mut net = Net::new(7, calm(), &[one, with(1, ports, 4)]);
+        let (_, b) = net.open(0, 1);
+        exchange(&mut net, 20, 50_000);
+        for path in [1, 3] {
+            let stats = net.hosts[1].engine.path_stats(b, path).unwrap();
+            assert_eq!((stats.state, stats.sent), (PathState::Bad, 0));
+        }
     }
 }
 
@@ -109,15 +114,46 @@ fn a_session_takes_packets_from_the_ports_that_were_told_of_only() {
     let session = ID.load(Ordering::Relaxed);
     let mut give = |from, bytes: &[u8]| net.hosts[1].engine.receive(&Origin { from, ce: false }, bytes);
     let data = Data { session, path: 1, ..Data::default() }.to_bytes();
-    let [first, second, none, other] =
-        [rail(0, 0), rail(0, 1), rail(0, 2), address(5)].map(|from| give(from, &data));
+    let [first, second, none, other, mixed] =
+        [rail(0, 0), rail(0, 1), rail(0, 2), address(5), Address::new(rail(0, 1).ip, rail(0, 0).qpn)]
+            .map(|from| give(from, &data));
     let foreign = Received::Dropped(Drop::ForeignSource);
-    assert_eq!((none, other), (foreign, foreign));
+    assert_eq!((none, other, mixed), (foreign, foreign, foreign));
     assert!(first != foreign && second != foreign, "{first:?} {second:?}");
     // A session is ended from the first port only.
     let reset = Reset { session }.to_bytes();
     assert_eq!(give(rail(0, 1), &reset), Received::Dropped(Drop::UnknownSession));
     assert!(net.hosts[1].engine.is_open(b));
+}
+
+#[test]
+fn a_session_begins_from_the_first_port_however_often_it_asks() {
+    let mut engine = Engine::new(&with(0, 2, 4)).unwrap();
+    let (mut now, mut buf, mut paths) = (Instant::from_nanos(1_000), [0; MAX_CONTROL_LEN], Vec::new());
+    engine.begin(now, Duration::ZERO);
+    let key = engine.connect(address(1)).unwrap();
+    while paths.len() < 6 {
+        engine.begin(now, Duration::ZERO);
+        engine.turn();
+        while let Some(t) = engine.transmit(&mut buf) {
+            assert_eq!(t.kind, Kind::Init);
+            paths.push((t.path, engine.way(key, t.path).unwrap().rail));
+        }
+        now += Duration::from_millis(1);
+    }
+    // They take turns all the same.
+    assert_eq!(paths, [(0, 0), (0, 0), (2, 0), (2, 0), (0, 0), (0, 0)]);
+}
+
+#[test]
+fn only_the_first_queue_pair_has_rails() {
+    let mut engine = Engine::new(&with(0, 2, 4)).unwrap();
+    engine.begin(Instant::from_nanos(1_000), Duration::ZERO);
+    let rails = [0, 1].map(|via| {
+        let key = engine.connect(Address { via, ..address(1) }).unwrap();
+        [0, 1, 2, 3].map(|path| engine.way(key, path).unwrap().rail)
+    });
+    assert_eq!(rails, [[0, 1, 0, 1], [0; 4]]);
 }
 
 #[test]

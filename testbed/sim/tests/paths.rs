@@ -149,6 +149,20 @@ fn an_incast_of_a_hundred_is_fair() {
     }
 }
 
+/// The share is of what comes in: over a longer way it is many segments.
+#[test]
+fn twenty_senders_far_away_fill_their_link() {
+    let goodput = |share| {
+        let mut case = paths::incast(1);
+        (case.single.hosts, case.single.messages, case.single.size) = (21, 20, 20_000_000);
+        case.single.link.delay = Duration::from_micros(50);
+        case.single.config.mechanisms.share = share;
+        run(&case).goodput * 8e-9
+    };
+    let (with, without) = (goodput(true), goodput(false));
+    assert!(with > 0.95 * without && with > 80.0, "{with} {without}");
+}
+
 /// With four times as much for each, windows have time to drift apart.
 #[test]
 fn a_long_incast_of_a_hundred_is_fair() {

@@ -75,7 +75,7 @@ impl Rails {
         for (entry, from) in rails.entries.iter_mut().zip(bytes.as_chunks::<{ Rails::ENTRY }>().0) {
             *entry = *from;
         }
-        let sound = usize::from(count) <= Rails::MOST && rails.iter().count() == usize::from(count);
+        let sound = rails.iter().count() == usize::from(count);
         if sound { rails } else { Rails::NONE }
     }
 }
