@@ -3,6 +3,7 @@
 mod rails;
 
 use crate::args::{EndpointArgs, NeighbourArg, NeighbourFrom};
+use crate::devargs;
 use crate::error::Error;
 use crate::host::{Host, net, numa};
 use crate::kernel::KernelTable;
@@ -484,6 +485,7 @@ fn plan(args: &EndpointArgs, role: Role) -> Plan {
 }
 
 fn start(plan: &Plan, args: &EndpointArgs, verbosity: u8) -> Result<Eal, Error> {
+    plan.vdevs.iter().try_for_each(|device| devargs::check(device))?;
     init(&eal_config(plan, args, verbosity)).map_err(|e| refusal(e, args))
 }
 

@@ -19,6 +19,8 @@ pub mod cli;
 pub mod cmd;
 pub mod config;
 #[cfg(feature = "dpdk")]
+mod devargs;
+#[cfg(feature = "dpdk")]
 pub mod endpoint;
 pub mod error;
 pub mod host;

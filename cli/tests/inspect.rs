@@ -1,11 +1,13 @@
 //! `spraywire inspect` as a user runs it, on captures of Linux Soft-RoCE and on what may become of captures.
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn captures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../testbed/pcaps")
@@ -398,6 +400,41 @@ fn several_files_and_standard_input() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(code(&output), 0);
     assert!(stdout(&output).contains("UD SEND_ONLY       10"), "{}", stdout(&output));
+}
+
+/// Who writes may be silent for long: one signal ends the wait, with the summary of what came.
+#[test]
+fn a_signal_ends_the_wait_for_a_pipe_or_a_fifo() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    let bytes = fs::read(&all_captures()[0]).unwrap();
+    for (path, feed) in [(Path::new("-"), &bytes[..]), (Path::new("-"), &[]), (&fifo, &[])] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_spraywire"));
+        command.args(["inspect", "--summary", "--json"]).arg(path).env_remove("RUST_LOG");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut pipe = child.stdin.take().unwrap();
+        pipe.write_all(feed).unwrap();
+        std::thread::sleep(Duration::from_millis(700));
+        assert_eq!(child.try_wait().unwrap(), None, "it waits for more");
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let start = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            if start.elapsed() > Duration::from_secs(10) {
+                child.kill().unwrap();
+                panic!("{}: the signal ended nothing", path.display());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(pipe);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(code(&output), 130, "{}", stderr(&output));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["interrupted"], true);
+        assert_eq!(report["summary"]["packets"].as_u64().unwrap() > 0, !feed.is_empty(), "{report:#}");
+    }
 }
 
 #[test]

@@ -2,20 +2,20 @@
 
 use super::lanes;
 use super::measure::{
-    Job, MeasureArgs, Progress, WorkerKind, direction, drops_text, goodput_of, open_config, rate_of, resolve,
-    run_client, with_bench,
+    Job, MeasureArgs, Progress, WorkerKind, direction, drops_text, goodput_cell, lost_of, open_config,
+    rate_cell, resolve, run_client, with_bench,
 };
 use crate::error::{Error, Exit};
 use crate::reliable::{self, Audience, ScaleArgs, Service};
 use crate::rendezvous::message::{RxReport, TestKind, TestSpec};
 use crate::report::numbers::{Si, plural};
 use crate::report::table::Align::{Left, Right};
-use crate::report::{Document, Out, Table};
+use crate::report::{Document, JsonTarget, Out, Table};
 use crate::signal;
 use crate::steps::{self, StepArgs};
 use crate::tags::{self, Mix};
 use crate::traffic::drive::Drive;
-use crate::traffic::session::{Bench, Serve, Side, TestResult, Watch, check_spec};
+use crate::traffic::session::{Bench, Serve, Side, TestResult, Watch, check_spec, message_size};
 use crate::units::{self, Rate};
 use clap::Args;
 use dataplane::group::MAX_WORKERS;
@@ -192,7 +192,7 @@ impl BwArgs {
         let duration = self.duration.or(self.iters.is_none().then_some(DEFAULT_DURATION));
         let spec = TestSpec {
             kind: TestKind::Bw,
-            size: u32::try_from(size).unwrap_or(u32::MAX),
+            size: message_size(size)?,
             qps: self.qps,
             iters: self.iters,
             duration_ms: duration.map(|d| d.as_millis() as u64),
@@ -232,7 +232,7 @@ pub fn run(args: &BwArgs, verbosity: u8) -> Result<Exit, Error> {
     let mut document = Document::new("bw", args);
     let mut out = json_target.text().unbuffered();
     let report = Report { out: &mut out, results: Vec::new(), header: false, progress: Progress::new() };
-    let (results, interrupted) = if args.common.service.service == Service::Reliable {
+    let measured = if args.common.service.service == Service::Reliable {
         if args.workers > 1 || args.queues.is_some() || args.qps > 1 {
             return Err(Error::usage(
                 "the reliable service has one worker and one queue pair for all its peers: leave --workers, --queues and -q out",
@@ -240,19 +240,51 @@ pub fn run(args: &BwArgs, verbosity: u8) -> Result<Exit, Error> {
             .hint("raw UD has several: --service ud on both sides"));
         }
         let specs = args.specs(Mtu::B4096.bytes())?;
-        report.reliable(TestKind::Bw, &args.common, &specs, (args.scale, args.mix), verbosity, &stop)?
+        report.reliable(TestKind::Bw, &args.common, &specs, (args.scale, args.mix), verbosity, &stop)
     } else if args.workers > 1 {
-        let lanes::Outcome { results, interrupted, queues } = lanes::run(args, verbosity, &stop, report)?;
+        let lanes::Outcome { measured, queues } = lanes::run(args, verbosity, &stop, report)?;
         document.set("queues", &queues);
-        (results, interrupted)
+        measured
     } else {
         with_bench(&args.common, &open_config(&args.common, verbosity), &stop, BwJob { args, report })?
     };
-    document.set("role", &if args.common.host.is_some() { "client" } else { "server" });
-    document.set("interrupted", &interrupted);
-    document.set("results", &results);
-    document.write(&json_target)?;
-    Ok(if interrupted { Exit::Interrupted } else { Exit::Ok })
+    measured.document(document, &args.common, &json_target)
+}
+
+/// What a command measured, and how it came to its end: whether a signal asked for it, or why it failed.
+pub struct Measured {
+    /// The results as JSON.
+    pub results: Vec<Value>,
+    /// The end.
+    pub ended: Result<bool, Error>,
+}
+
+impl Measured {
+    /// Completes and writes the report: what was measured before the end is in it, however the end was. Without a result, a failure
+    /// is all that there is to say.
+    pub fn document(
+        self,
+        mut document: Document,
+        args: &MeasureArgs,
+        target: &JsonTarget,
+    ) -> Result<Exit, Error> {
+        let failure = match self.ended {
+            Err(e) if self.results.is_empty() => return Err(e),
+            Err(e) if e.exit != Exit::Interrupted => Some(e),
+            Ok(false) => None,
+            Ok(true) | Err(_) => Some(Error::interrupted()),
+        };
+        let interrupted = failure.as_ref().is_some_and(|e| e.exit == Exit::Interrupted);
+        document.set("role", &if args.host.is_some() { "client" } else { "server" });
+        document.set("interrupted", &interrupted);
+        document.set("results", &self.results);
+        document.write(target)?;
+        match failure {
+            Some(_) if interrupted => Ok(Exit::Interrupted),
+            Some(e) => Err(e),
+            None => Ok(Exit::Ok),
+        }
+    }
 }
 
 struct BwJob<'a> {
@@ -261,7 +293,7 @@ struct BwJob<'a> {
 }
 
 impl Job for BwJob<'_> {
-    type Out = (Vec<Value>, bool);
+    type Out = Measured;
 
     fn run<D: Drive>(mut self, mut bench: Bench<D>) -> Result<Self::Out, Error> {
         let Some(host) = &self.args.common.host else {
@@ -272,32 +304,20 @@ impl Job for BwJob<'_> {
         let specs = self.args.specs(mtu)?;
         let mut progress = Progress::new();
         let report = &mut self.report;
-        let interrupted =
-            run_client(bench, host, self.args.common.wait, &specs, &mut progress, |r| report.row(r))?;
-        Ok((self.report.results, interrupted))
+        let ended = run_client(bench, host, self.args.common.wait, &specs, &mut progress, |r| report.row(r));
+        Ok(Measured { results: self.report.results, ended })
     }
 }
 
 /// Serves one session of tests of `kind`.
-pub fn serve<D: Drive>(
-    bench: &mut Bench<D>,
-    kind: TestKind,
-    report: Report<'_>,
-) -> Result<(Vec<Value>, bool), Error> {
+pub fn serve<D: Drive>(bench: &mut Bench<D>, kind: TestKind, report: Report<'_>) -> Result<Measured, Error> {
     let (addrs, mtu) = bench.addresses()?;
     let mut server = Server { kind, report };
     let at = addrs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     server.report.progress.show(&format!("waiting for a client at {at} (IB MTU {mtu})"), true);
     let served = bench.serve(&mut server);
     server.report.progress.clear();
-    match served {
-        Ok(()) => Ok((server.report.results, false)),
-        // What was measured before the signal is reported.
-        Err(e) if e.exit == Exit::Interrupted && !server.report.results.is_empty() => {
-            Ok((server.report.results, true))
-        }
-        Err(e) => Err(e),
-    }
+    Ok(Measured { results: server.report.results, ended: served.map(|()| false) })
 }
 
 struct Server<'a> {
@@ -363,10 +383,7 @@ impl Audience for Report<'_> {
 }
 
 impl Report<'_> {
-    /// Runs tests over the reliable service, as a client or as a server; what came of them, and whether a signal ended it.
-    ///
-    /// # Errors
-    /// As [`reliable::run`] has them.
+    /// Runs tests over the reliable service, as a client or as a server.
     pub fn reliable(
         mut self,
         kind: TestKind,
@@ -375,16 +392,11 @@ impl Report<'_> {
         (scale, mix): (ScaleArgs, Option<Mix>),
         verbosity: u8,
         stop: &signal::Stop,
-    ) -> Result<(Vec<Value>, bool), Error> {
+    ) -> Measured {
         let wish = reliable::Wish { specs, scale, mix, kind: Some(kind) };
-        let ran = reliable::run(args, &open_config(args, verbosity), &wish, stop, &mut self);
+        let ended = reliable::run(args, &open_config(args, verbosity), &wish, stop, &mut self);
         self.progress.clear();
-        match ran {
-            Ok(interrupted) => Ok((self.results, interrupted)),
-            // What was measured before the signal is reported.
-            Err(e) if e.exit == Exit::Interrupted && !self.results.is_empty() => Ok((self.results, true)),
-            Err(e) => Err(e),
-        }
+        Measured { results: self.results, ended }
     }
 
     /// Prints lines that are no result of a test.
@@ -435,12 +447,16 @@ pub fn to_json(result: &TestResult) -> Value {
         "rx_depth": spec.rx_depth,
         "bidirectional": spec.bidirectional,
         "requested_messages_per_second": spec.rate,
-        "client_to_server": direction(result.known(Side::Server), result.client.sent, spec.size),
+        "client_to_server": direction(result.known(Side::Server), result.sent(Side::Client), spec.size),
         "interrupted": result.interrupted,
         "link_lost": result.link_lost,
     });
     if spec.bidirectional {
-        value["server_to_client"] = direction(result.known(Side::Client), result.server.sent, spec.size);
+        value["server_to_client"] =
+            direction(result.known(Side::Client), result.sent(Side::Server), spec.size);
+    }
+    if let Some(failure) = &result.failure {
+        value["error"] = failure.message().into();
     }
     if let Some(reliable) = &result.reliable {
         value["reliable"] = reliable.clone();
@@ -467,28 +483,27 @@ fn bw_table(result: &TestResult) -> Table {
     ];
     let mut table = Table::new(columns);
     let spec = &result.spec;
-    let mut row = |side: Side, sent: u64, name: &str| {
-        let rx = result.known(side);
-        let known = |text: fn(&RxReport, &TestSpec, u64) -> String| {
-            rx.map_or("-".to_owned(), |rx| text(rx, spec, sent))
-        };
+    let count = |n: Option<u64>| n.map_or("-".to_owned(), |n| n.to_string());
+    let mut row = |side: Side, from: Side, name: &str| {
+        let (rx, sent) = (result.known(side), result.sent(from));
+        let known = |text: fn(&RxReport, &TestSpec) -> String| rx.map_or("-".to_owned(), |rx| text(rx, spec));
         table.row([
             spec.size.to_string(),
-            sent.to_string(),
-            known(|rx, _, _| rx.messages.to_string()),
-            known(|rx, _, sent| sent.saturating_sub(rx.messages).to_string()),
-            known(|rx, _, _| Si(rate_of(rx)).to_string()),
-            known(|rx, spec, _| format!("{:.3}", goodput_of(rx, spec.size) / 1e9)),
-            known(|rx, _, _| interval(rx.intervals, rx.interval_min)),
-            known(|rx, _, _| interval(rx.intervals, rx.interval_p1)),
-            known(|rx, _, _| interval(rx.intervals, rx.interval_p50)),
+            count(sent),
+            known(|rx, _| rx.messages.to_string()),
+            count(rx.and_then(|rx| lost_of(rx, sent))),
+            known(|rx, _| rate_cell(rx)),
+            known(|rx, spec| goodput_cell(rx, spec.size)),
+            known(|rx, _| interval(rx.intervals, rx.interval_min)),
+            known(|rx, _| interval(rx.intervals, rx.interval_p1)),
+            known(|rx, _| interval(rx.intervals, rx.interval_p50)),
             spec.rate.map_or("-".to_owned(), |r| Si(r as f64).to_string()),
             name.to_owned(),
         ]);
     };
-    row(Side::Server, result.client.sent, "to server");
+    row(Side::Server, Side::Client, "to server");
     if spec.bidirectional {
-        row(Side::Client, result.server.sent, "to client");
+        row(Side::Client, Side::Server, "to client");
     }
     table
 }
@@ -529,7 +544,9 @@ mod tests {
             rtt: None,
             unanswered: 0,
             untold,
+            unsaid: None,
             interrupted: false,
+            failure: None,
             link_lost: 0,
             reliable: None,
         };
@@ -544,5 +561,21 @@ mod tests {
         assert_eq!(cells(Some(Side::Server), 1)[1..6], ["7", "-", "-", "-", "-"]);
         assert_eq!(to_json(&result(Some(Side::Client)))["server_to_client"], json!({ "sent": 7 }));
         assert_eq!(to_json(&result(Some(Side::Client)))["client_to_server"]["lost"], 2);
+        // A client that went without a word, of which came what had come until then.
+        let gone = TestResult {
+            unsaid: Some(Side::Client),
+            failure: Some(Error::failed("gone")),
+            ..result(Some(Side::Client))
+        };
+        let text = bw_table(&gone).to_string();
+        let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(words[1..4], ["-", "5", "-"]);
+        let json = to_json(&gone);
+        let there = &json["client_to_server"];
+        assert_eq!(
+            (&there["sent"], &there["received"], &there["lost"]),
+            (&Value::Null, &5.into(), &Value::Null)
+        );
+        assert_eq!(json["error"], "gone");
     }
 }

@@ -1,7 +1,7 @@
 //! `bw` with several workers: each has a thread, a session with the other side's worker of the same index, and its share of the
 //! test; results are put together.
 
-use super::bw::{BwArgs, Report};
+use super::bw::{BwArgs, Measured, Report};
 use super::measure::{Progress, idle_for, open_config, resolve, seed};
 use crate::endpoint::{Crew, Endpoint, OpenConfig};
 use crate::error::{Error, Exit};
@@ -25,10 +25,8 @@ use std::time::Duration;
 
 /// What came out of all lanes.
 pub struct Outcome {
-    /// The results of the tests, as JSON.
-    pub results: Vec<Value>,
-    /// A signal ended it.
-    pub interrupted: bool,
+    /// The results of the tests, and their end.
+    pub measured: Measured,
     /// What each worker and queue moved, as JSON.
     pub queues: Value,
 }
@@ -56,9 +54,12 @@ pub fn run(args: &BwArgs, verbosity: u8, stop: &Stop, mut report: Report<'_>) ->
         group: group.clone(),
         results: Mutex::new(vec![Vec::new(); usize::from(args.workers)]),
     };
-    let outcome = shared.run_all(workers, &cores, &mut report);
+    let ended = shared.run_all(workers, &cores, &mut report);
     environment.close();
-    let interrupted = outcome?;
+    if report.results.is_empty() {
+        ended?;
+        return Err(Error::failed("no test was run"));
+    }
     let uneven = group.warn_if_uneven();
     let members = group.counters();
     report.lines(&queue_table(&members).to_string())?;
@@ -68,7 +69,7 @@ pub fn run(args: &BwArgs, verbosity: u8, stop: &Stop, mut report: Report<'_>) ->
         "uneven": uneven.map(|u| u.queue),
         "workers": members.iter().enumerate().map(worker_json).collect::<Vec<_>>(),
     });
-    Ok(Outcome { results: report.results, interrupted, queues })
+    Ok(Outcome { measured: Measured { results: report.results, ended }, queues })
 }
 
 /// Says in the log how packets find their queue.
@@ -128,7 +129,7 @@ impl Shared<'_> {
         });
         let Some(first) = seats.next() else { return Err(Error::failed("no worker")) };
         let rest: Vec<Seat> = seats.collect();
-        std::thread::scope(|scope| {
+        let ended = std::thread::scope(|scope| {
             let threads: Vec<_> = rest
                 .into_iter()
                 .map(|seat| {
@@ -148,8 +149,9 @@ impl Shared<'_> {
                 });
             }
             verdict(outcomes, self.any_results())
-        })
-        .and_then(|interrupted| self.rest(report).map(|()| interrupted))
+        });
+        self.rest(report)?;
+        ended
     }
 
     /// One lane, from its first round to its last. `report` is with the first.
@@ -251,7 +253,11 @@ impl Shared<'_> {
                 None => client.run(&part, &mut Quiet)?,
             };
             let interrupted = result.interrupted;
+            let failed = result.failure.clone();
             self.keep(index, result);
+            if let Some(e) = failed {
+                return Err(e);
+            }
             if interrupted {
                 return Ok(true);
             }

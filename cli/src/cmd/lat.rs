@@ -1,6 +1,6 @@
 //! `spraywire lat`: latency by ping-pong, with the habits of perftest.
 
-use super::bw::{Report, serve};
+use super::bw::{Measured, Report, serve};
 use super::measure::{Job, MeasureArgs, Progress, open_config, resolve, run_client, with_bench};
 use crate::error::{Error, Exit};
 use crate::reliable::Service;
@@ -10,7 +10,7 @@ use crate::report::table::Align::Right;
 use crate::report::{Document, Table, quantiles};
 use crate::signal;
 use crate::traffic::drive::Drive;
-use crate::traffic::session::{Bench, TestResult, check_spec};
+use crate::traffic::session::{Bench, TestResult, check_spec, message_size};
 use crate::units;
 use clap::Args;
 use hdrhistogram::Histogram;
@@ -53,6 +53,10 @@ pub struct LatArgs {
     #[arg(short = 'D', long, value_name = "TIME", value_parser = units::duration)]
     pub duration: Option<Duration>,
 
+    /// Depth of the receive queue, over raw UD
+    #[arg(short, long, value_name = "COUNT", default_value_t = DEPTH)]
+    pub rx_depth: u32,
+
     /// What every measurement has.
     #[command(flatten)]
     #[serde(flatten)]
@@ -73,7 +77,7 @@ impl LatArgs {
             vec![self.size]
         };
         let iters = self.iters.or(self.duration.is_none().then_some(DEFAULT_ITERS));
-        sizes.into_iter().map(|size| lat_spec(size, iters, self.duration, most)).collect()
+        sizes.into_iter().map(|size| lat_spec(size, iters, self.duration, self.rx_depth, most)).collect()
     }
 }
 
@@ -82,16 +86,17 @@ pub fn lat_spec(
     size: u64,
     iters: Option<u64>,
     duration: Option<Duration>,
+    rx_depth: u32,
     mtu: usize,
 ) -> Result<TestSpec, Error> {
     let spec = TestSpec {
         kind: TestKind::Lat,
-        size: u32::try_from(size).unwrap_or(u32::MAX),
+        size: message_size(size)?,
         qps: 1,
         iters,
         duration_ms: duration.map(|d| d.as_millis() as u64),
         tx_depth: DEPTH,
-        rx_depth: DEPTH,
+        rx_depth,
         bidirectional: false,
         rate: None,
     };
@@ -110,20 +115,16 @@ pub fn run(args: &LatArgs, verbosity: u8) -> Result<Exit, Error> {
         resolve(host, false)?;
         args.specs(Mtu::B4096.bytes())?;
     }
-    let mut document = Document::new("lat", args);
+    let document = Document::new("lat", args);
     let mut out = json_target.text().unbuffered();
     let report = Report { out: &mut out, results: Vec::new(), header: false, progress: Progress::new() };
-    let (results, interrupted) = if args.common.service.service == Service::Reliable {
+    let measured = if args.common.service.service == Service::Reliable {
         let specs = args.specs(Mtu::B4096.bytes())?;
-        report.reliable(TestKind::Lat, &args.common, &specs, Default::default(), verbosity, &stop)?
+        report.reliable(TestKind::Lat, &args.common, &specs, Default::default(), verbosity, &stop)
     } else {
         with_bench(&args.common, &open_config(&args.common, verbosity), &stop, LatJob { args, report })?
     };
-    document.set("role", &if args.common.host.is_some() { "client" } else { "server" });
-    document.set("interrupted", &interrupted);
-    document.set("results", &results);
-    document.write(&json_target)?;
-    Ok(if interrupted { Exit::Interrupted } else { Exit::Ok })
+    measured.document(document, &args.common, &json_target)
 }
 
 struct LatJob<'a> {
@@ -132,7 +133,7 @@ struct LatJob<'a> {
 }
 
 impl Job for LatJob<'_> {
-    type Out = (Vec<Value>, bool);
+    type Out = Measured;
 
     fn run<D: Drive>(mut self, mut bench: Bench<D>) -> Result<Self::Out, Error> {
         let Some(host) = &self.args.common.host else {
@@ -142,9 +143,8 @@ impl Job for LatJob<'_> {
         let specs = self.args.specs(bench.ib_mtu()?)?;
         let mut progress = Progress::new();
         let report = &mut self.report;
-        let interrupted =
-            run_client(bench, host, self.args.common.wait, &specs, &mut progress, |r| report.row(r))?;
-        Ok((self.report.results, interrupted))
+        let ended = run_client(bench, host, self.args.common.wait, &specs, &mut progress, |r| report.row(r));
+        Ok(Measured { results: self.report.results, ended })
     }
 }
 

@@ -212,7 +212,8 @@ pub fn run_client<D: Drive>(
     for spec in specs {
         outcome = client.run(spec, watch).and_then(|result| {
             interrupted = result.interrupted;
-            each(&result)
+            each(&result)?;
+            result.whole().map(drop)
         });
         if outcome.is_err() || interrupted {
             break;
@@ -290,26 +291,41 @@ impl Watch for Progress {
     }
 }
 
-/// Messages per second of what one end received: the messages after the first, over the time since the first.
-pub fn rate_of(rx: &RxReport) -> f64 {
-    match (rx.messages, rx.elapsed_ns) {
-        (2.., 1..) => (rx.messages - 1) as f64 / (rx.elapsed_ns as f64 / 1e9),
-        _ => 0.0,
-    }
+/// Messages per second of what one end received: the messages after the first burst, over the time since it. Nobody can say where
+/// all came at once.
+pub fn rate_of(rx: &RxReport) -> Option<f64> {
+    let after = rx.messages.saturating_sub(rx.first_burst.max(1));
+    (after > 0 && rx.elapsed_ns > 0).then(|| after as f64 / (rx.elapsed_ns as f64 / 1e9))
 }
 
 /// Payload bits per second.
-pub fn goodput_of(rx: &RxReport, size: u32) -> f64 {
-    rate_of(rx) * f64::from(size) * 8.0
+pub fn goodput_of(rx: &RxReport, size: u32) -> Option<f64> {
+    rate_of(rx).map(|rate| rate * f64::from(size) * 8.0)
 }
 
-/// One direction as JSON.
-pub fn direction(rx: Option<&RxReport>, sent: u64, size: u32) -> Value {
+/// [`rate_of`] as a table has it.
+pub fn rate_cell(rx: &RxReport) -> String {
+    rate_of(rx).map_or("-".to_owned(), |rate| Si(rate).to_string())
+}
+
+/// [`goodput_of`] as a table has it, in Gbit/s.
+pub fn goodput_cell(rx: &RxReport, size: u32) -> String {
+    goodput_of(rx, size).map_or("-".to_owned(), |bits| format!("{:.3}", bits / 1e9))
+}
+
+/// Messages that were sent and not received, where it is known how many were sent.
+pub fn lost_of(rx: &RxReport, sent: Option<u64>) -> Option<u64> {
+    sent.map(|sent| sent.saturating_sub(rx.messages))
+}
+
+/// One direction as JSON; null is what is not known.
+pub fn direction(rx: Option<&RxReport>, sent: Option<u64>, size: u32) -> Value {
     let Some(rx) = rx else { return json!({ "sent": sent }) };
     json!({
         "sent": sent,
         "received": rx.messages,
-        "lost": sent.saturating_sub(rx.messages),
+        "lost": lost_of(rx, sent),
+        "first_burst": rx.first_burst,
         "elapsed_ns": rx.elapsed_ns,
         "longest_pause_ns": rx.longest_pause_ns,
         "messages_per_second": rate_of(rx),
@@ -338,12 +354,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_of_the_messages_after_the_first() {
-        let rx = RxReport { messages: 11, elapsed_ns: 1_000_000_000, ..RxReport::default() };
-        assert_eq!(rate_of(&rx), 10.0);
-        assert_eq!(goodput_of(&rx, 100), 8000.0);
-        assert_eq!(rate_of(&RxReport { messages: 1, ..rx.clone() }), 0.0);
-        assert_eq!(rate_of(&RxReport { elapsed_ns: 0, ..rx }), 0.0);
+    fn a_rate_is_of_the_messages_after_the_first_burst() {
+        let rx = RxReport { messages: 11, first_burst: 1, elapsed_ns: 1_000_000_000, ..RxReport::default() };
+        assert_eq!(rate_of(&rx), Some(10.0));
+        assert_eq!(goodput_of(&rx, 100), Some(8000.0));
+        assert_eq!(rate_of(&RxReport { first_burst: 7, ..rx.clone() }), Some(4.0));
+        for none in [
+            RxReport { messages: 0, first_burst: 0, ..rx.clone() },
+            RxReport { messages: 1, ..rx.clone() },
+            RxReport { first_burst: 11, elapsed_ns: 0, ..rx },
+        ] {
+            assert_eq!(rate_of(&none), None, "{none:?}");
+            let json = direction(Some(&none), Some(11), 64);
+            assert_eq!(
+                (&json["messages_per_second"], &json["goodput_bits_per_second"]),
+                (&Value::Null, &Value::Null)
+            );
+        }
     }
 
     #[test]

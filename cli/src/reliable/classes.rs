@@ -170,13 +170,13 @@ pub(super) fn to_json(sender: &ByClass, receiver: &ByClass, direction: &Value) -
             _ => direction["received"].as_u64().unwrap_or(0),
         };
         let share = received as f64 / direction["received"].as_f64().unwrap_or(0.0).max(1.0);
-        let goodput = direction["goodput_bits_per_second"].as_f64().unwrap_or(0.0);
+        let goodput = direction["goodput_bits_per_second"].as_f64();
         let known = |value: fn(&ClassFigures) -> u64| from.map(value);
         all.push(json!({
             "class": class,
             "sent": known(|f| f.sent),
             "received": received,
-            "goodput_bits_per_second": goodput * share,
+            "goodput_bits_per_second": goodput.map(|all| all * share),
             "completion_ns": from.and_then(|f| f.completion_ns.as_ref()),
             "protected": known(|f| f.protected),
             "repaired": to.map_or(0, |to| to.repaired),

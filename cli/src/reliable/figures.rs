@@ -4,7 +4,7 @@ use super::classes::{self, ByClass};
 use super::peers::Cost;
 use crate::cmd::measure::direction;
 use crate::report::numbers::Time;
-use crate::traffic::session::TestResult;
+use crate::traffic::session::{Side, TestResult};
 use dataplane::reliable::Counters;
 use hdrhistogram::Histogram;
 use roce_proto::transport::Drop;
@@ -178,11 +178,11 @@ pub fn to_json(result: &TestResult, client: &Figures, server: &Figures) -> Value
     // Told by direction, as each side knows the half of it.
     let rest = |figures: &Figures| Figures { classes: ByClass::new(), ..figures.clone() };
     let spec = &result.spec;
-    let there = direction(Some(&result.server), result.client.sent, spec.size);
+    let there = direction(Some(&result.server), result.sent(Side::Client), spec.size);
     let mut classes =
         json!({ "client_to_server": classes::to_json(&client.classes, &server.classes, &there) });
     if spec.bidirectional {
-        let back = direction(Some(&result.client), result.server.sent, spec.size);
+        let back = direction(Some(&result.client), result.sent(Side::Server), spec.size);
         classes["server_to_client"] = classes::to_json(&server.classes, &client.classes, &back);
     }
     json!({

@@ -28,6 +28,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Rounds between two looks at the signal and the progress line.
 const LOOK: u32 = 4_096;
 
+/// Bytes of a message that are written between two rounds, which takes less than a millisecond.
+const PIECE: usize = 1 << 20;
+
 /// One end of a test that runs.
 struct Run {
     spec: TestSpec,
@@ -119,7 +122,7 @@ impl Run {
             cost: None,
         };
         if sends {
-            run.free = (0..tx).map(|i| (0..size).map(|at| (at + i) as u8).collect()).collect();
+            run.free = (0..tx).map(|i| message(end, size, i)).collect::<Result<_, Error>>()?;
         }
         if receives {
             for i in 0..rx * run.sessions.len() {
@@ -398,6 +401,20 @@ impl Run {
     }
 }
 
+/// Memory of a message, written so that each page of it is there. That of a large one takes seconds, in which the sessions live on and
+/// a signal is heard.
+fn message<I: PortIo + 'static>(end: &mut End<I>, size: usize, nth: usize) -> Result<Buf, Error> {
+    let mut buf: Buf = vec![0; size].into();
+    for (at, piece) in buf.chunks_mut(PIECE).enumerate() {
+        if at > 0 {
+            end.round(true);
+            end.check()?;
+        }
+        piece.iter_mut().enumerate().for_each(|(i, byte)| *byte = (nth + i) as u8);
+    }
+    Ok(buf)
+}
+
 /// What the sessions of a test cost, for its report.
 fn costs(test: &Test, client: Option<Cost>, server: Option<Cost>) -> Value {
     match test.peers {
@@ -441,14 +458,21 @@ pub(super) fn measure<I: PortIo + 'static>(
                     (sessions, cost) = (opened.0, Some(opened.1));
                 }
                 Message::Ready { refusal: Some(why) } => {
+                    meet::close(end, &sessions);
                     return Err(Error::usage(format_args!("{} refused the test: {why}", server.ip)));
                 }
                 _ => break,
             }
         }
-        let mut run = Run::new(end, &test, sessions, true)?;
+        let mut run = match Run::new(end, &test, sessions.clone(), true) {
+            Ok(run) => run,
+            Err(e) => {
+                meet::close(end, &sessions);
+                return Err(e);
+            }
+        };
         run.cost = cost;
-        let whole = run.run(end, audience)?;
+        let ended = run.run(end, audience);
         let (client, own) = run.report(end);
         let untold = run.result.is_none().then_some(Side::Server);
         let (mut server, theirs) = run.result.take().unwrap_or_default();
@@ -462,7 +486,9 @@ pub(super) fn measure<I: PortIo + 'static>(
             rtt: run.rtt.take(),
             unanswered,
             untold,
-            interrupted: !whole,
+            unsaid: untold.filter(|_| run.expected.is_none()),
+            interrupted: matches!(ended, Ok(false)),
+            failure: ended.as_ref().err().cloned(),
             link_lost: end.link_lost() - run.link_lost,
             reliable: None,
         };
@@ -471,7 +497,7 @@ pub(super) fn measure<I: PortIo + 'static>(
         result.reliable = Some(json);
         audience.result(result)?;
         meet::close(end, &run.sessions);
-        if !whole {
+        if !ended? {
             return Ok(true);
         }
     }
@@ -489,18 +515,24 @@ pub(super) fn serve<I: PortIo + 'static>(
     loop {
         let (session, test, last) = meet::hello(end)?;
         if let Err(why) = test.check(kind, false, &Host::here()) {
+            tracing::warn!("refused a test: {why}");
             end.say(session, &Message::Ready { refusal: Some(why) })?;
-            meet::down(end, session)?;
-            return Ok(false);
+            continue;
         }
         let (sessions, cost) = match test.peers {
             1 => (vec![session], None),
             n => peers::accept(end, session, n, audience).map(|(sessions, cost)| (sessions, Some(cost)))?,
         };
-        let mut run = Run::new(end, &test, sessions, false)?;
+        let mut run = match Run::new(end, &test, sessions.clone(), false) {
+            Ok(run) => run,
+            Err(e) => {
+                meet::close(end, &sessions);
+                return Err(e);
+            }
+        };
         run.cost = cost;
         end.say(session, &Message::Ready { refusal: None })?;
-        let whole = run.run(end, audience)?;
+        let ended = run.run(end, audience);
         let (mut server, own) = match run.own.take() {
             Some(own) => own,
             None => run.report(end),
@@ -517,7 +549,9 @@ pub(super) fn serve<I: PortIo + 'static>(
             rtt: None,
             unanswered: 0,
             untold,
-            interrupted: !whole,
+            unsaid: untold.filter(|_| run.expected.is_none()),
+            interrupted: matches!(ended, Ok(false)),
+            failure: ended.as_ref().err().cloned(),
             link_lost: end.link_lost() - run.link_lost,
             reliable: None,
         };
@@ -525,8 +559,13 @@ pub(super) fn serve<I: PortIo + 'static>(
         json["peers"] = costs(&test, theirs.cost, cost);
         result.reliable = Some(json);
         audience.result(result)?;
-        if !whole {
-            return Ok(true);
+        match ended {
+            Ok(true) => {}
+            // The client need not wait until it misses this side.
+            over => {
+                meet::close(end, &run.sessions);
+                return over.map(|_| true);
+            }
         }
         if !run.closed {
             meet::down(end, session)?;

@@ -114,6 +114,7 @@ mod tests {
         let drops = (0..12).map(|i| (format!("some_long_drop_reason_{i}"), u64::MAX)).collect();
         let rx = RxReport {
             messages: u64::MAX,
+            first_burst: u64::MAX,
             elapsed_ns: u64::MAX,
             longest_pause_ns: u64::MAX,
             interval_min: 1.234_567_890_123e7,

@@ -70,6 +70,9 @@ pub struct TestSpec {
 pub struct RxReport {
     /// Messages completed into receive buffers.
     pub messages: u64,
+    /// Those that came at once with the first of them: no time passed before they were there.
+    #[serde(default)]
+    pub first_burst: u64,
     /// From the first to the last of them, in nanoseconds.
     pub elapsed_ns: u64,
     /// The longest time between two of them, in nanoseconds; 0 where several ends are put together.

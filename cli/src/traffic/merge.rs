@@ -32,6 +32,8 @@ pub fn results(parts: &[TestResult]) -> Option<TestResult> {
         rtt: None,
         unanswered: parts.iter().map(|p| p.unanswered).sum(),
         untold: parts.iter().find_map(|p| p.untold),
+        unsaid: parts.iter().find_map(|p| p.unsaid),
+        failure: parts.iter().find_map(|p| p.failure.clone()),
         interrupted: parts.iter().any(|p| p.interrupted),
         // They have one link.
         link_lost: parts.iter().map(|p| p.link_lost).max().unwrap_or(0),
@@ -63,6 +65,8 @@ fn reports(parts: &[&RxReport]) -> RxReport {
     let Some(start) = timed.iter().map(|(s, _)| s.start_ns).min() else { return merged };
     let end = timed.iter().map(|(s, elapsed)| s.start_ns.saturating_add(*elapsed)).max().unwrap_or(start);
     merged.elapsed_ns = end - start;
+    let first = parts.iter().filter(|p| p.series.as_ref().is_some_and(|s| s.start_ns == start));
+    merged.first_burst = first.fold(0, |sum, p| sum.saturating_add(p.first_burst));
     // The numbers are another process's: however short it says that its intervals are, there are only so many.
     let longest = timed.iter().map(|(s, _)| s.interval_ns).max().unwrap_or(0);
     let interval = if longest == 0 { 0 } else { longest.max((end - start).div_ceil(MAX_CELLS)) };
@@ -103,6 +107,7 @@ fn rates(timed: &[(&Series, u64)], start: u64, end: u64, interval: u64) -> Vec<f
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
     use crate::rendezvous::message::TestKind;
     use crate::traffic::session::Side;
 
@@ -155,6 +160,7 @@ mod tests {
         let total: u64 = counts.iter().sum();
         RxReport {
             messages: total,
+            first_burst: counts[0] / 2,
             elapsed_ns: counts.len() as u64 * 10_000_000,
             sent: total + 1,
             drops: drops.iter().map(|(r, n)| ((*r).to_owned(), *n)).collect(),
@@ -174,6 +180,8 @@ mod tests {
             (part(100, &[10, 10, 10], &[("icrc", 1)]), part(105, &[20, 20, 20], &[("icrc", 2), ("qkey", 1)]));
         let merged = reports(&[&a, &b]);
         assert_eq!((merged.messages, merged.sent, merged.elapsed_ns), (90, 92, 35_000_000));
+        // Of the end that began: the other's came later.
+        assert_eq!(merged.first_burst, 5);
         assert_eq!(merged.drops, [("icrc".to_owned(), 3), ("qkey".to_owned(), 1)]);
         // Three whole intervals: 10 + 10, 10 + 20, 10 + 20 messages in 10 ms each.
         assert_eq!(merged.intervals, 3);
@@ -197,7 +205,9 @@ mod tests {
             rtt: None,
             unanswered: 0,
             untold: (i == 1).then_some(Side::Client),
+            unsaid: (i == 1).then_some(Side::Client),
             interrupted: i == 1,
+            failure: (i == 1).then(|| Error::failed("gone")),
             link_lost: 1,
             reliable: None,
         };
@@ -205,6 +215,8 @@ mod tests {
         assert_eq!((merged.spec.iters, merged.spec.rate), (Some(10), Some(5)));
         assert_eq!((merged.server.messages, merged.interrupted, merged.link_lost), (6, true, 1));
         assert!(merged.known(Side::Client).is_none() && merged.known(Side::Server).is_some());
+        assert_eq!((merged.sent(Side::Client), merged.sent(Side::Server)), (None, Some(8)));
+        assert_eq!(merged.whole().unwrap_err().message(), "gone");
         assert!(results(&[]).is_none());
     }
 }

@@ -17,6 +17,8 @@ pub const MAX_SERIES: usize = 128;
 #[derive(Clone, Debug)]
 pub struct Meter {
     count: u64,
+    /// Events at the time of the first one.
+    first_burst: u64,
     first: Option<Instant>,
     last: Instant,
     /// The longest time between two events.
@@ -33,6 +35,7 @@ impl Meter {
     pub fn new() -> Meter {
         Meter {
             count: 0,
+            first_burst: 0,
             first: None,
             last: Instant::ZERO,
             pause: Duration::ZERO,
@@ -59,6 +62,9 @@ impl Meter {
         }
         self.current += n;
         self.count += n;
+        if self.first.is_some_and(|first| now <= first) {
+            self.first_burst = self.count;
+        }
         self.pause = self.pause.max(now.saturating_since(self.last));
         self.last = self.last.max(now);
     }
@@ -97,6 +103,7 @@ impl Meter {
         let some = !rates.is_empty();
         RxReport {
             messages: self.count,
+            first_burst: self.first_burst,
             elapsed_ns: self.elapsed().as_nanos() as u64,
             longest_pause_ns: self.pause.as_nanos() as u64,
             interval_min: rates.first().copied().unwrap_or(0.0),
@@ -217,6 +224,16 @@ mod tests {
         assert_eq!(percentile(&values, 99.0), 99.0);
         assert_eq!(percentile(&values[..3], 50.0), 2.0);
         assert_eq!(percentile(&[], 50.0), 0.0);
+    }
+
+    #[test]
+    fn what_came_with_the_first_is_the_first_burst() {
+        let mut meter = Meter::new();
+        for (n, ms) in [(0, 3), (7, 5), (2, 5), (5, 6), (9, 6)] {
+            meter.add(n, at(ms));
+        }
+        let report = meter.report();
+        assert_eq!((report.messages, report.first_burst, report.elapsed_ns), (23, 9, 1_000_000));
     }
 
     #[test]

@@ -30,7 +30,8 @@ fn an_exact_count_arrives_and_both_sides_agree() {
         let rate = number(&there["messages_per_second"]);
         assert!(rate > 0.0 && (number(&there["goodput_bits_per_second"]) / rate - 512.0).abs() < 1e-6);
         let elapsed = number(&there["elapsed_ns"]) / 1e9;
-        assert!((rate - 49_999.0 / elapsed).abs() < 1.0, "{there}");
+        let after = 50_000.0 - number(&there["first_burst"]);
+        assert!(after < 50_000.0 && (rate - after / elapsed).abs() < 1.0, "{there}");
         assert!(result.get("server_to_client").is_none() && result.get("latency").is_none());
     }
     assert_eq!(results(&server)[0]["client_to_server"], results(&client)[0]["client_to_server"]);
@@ -225,6 +226,11 @@ fn bad_arguments_are_told() {
         (&["bw", "-a", "-s", "5"], "--size"),
         (&["bw", "--rate", "fast"], "fast"),
         (&["bw", "192.0.2.1", "-n", "0"], "at least one message"),
+        (&["bw", "192.0.2.1", "-s", "4294967296"], "use -s 4294967295 or less"),
+        (&["lat", "192.0.2.1", "-s", "5G"], "too large"),
+        (&["demo", "-s", "64,5G"], "too large"),
+        (&["lat", "192.0.2.1", "-r", "0"], "at least 1"),
+        (&["bw", "--port", "net_memif0,rolle=client", "--ip", "10.0.0.1"], "`rolle`"),
         (&["bw", "192.0.2.1", "-D", "1us"], "at least a millisecond"),
         (&["bw", "192.0.2.1", "--service", "ud", "-q", "0"], "at least 1"),
         (&["bw", "192.0.2.1", "-q", "2"], "one queue pair for all its peers"),
@@ -311,9 +317,13 @@ fn a_killed_server_is_missed_and_so_is_a_killed_client() {
         let (status, out, errors) = client.end();
         assert_eq!(status.code(), Some(1), "{test}: {out}{errors}");
         assert!(errors.contains("spraywire: error: "), "{test}: {errors}");
+        assert!(out.lines().count() >= 2, "what it knows is told: {out}");
         assert!(killed.elapsed() < Duration::from_secs(30), "{test}: {:?}", killed.elapsed());
     }
     let (status, out, errors) = server.end();
     assert_eq!(status.code(), Some(1), "{out}{errors}");
     assert!(errors.contains("10.0.0.2 has been silent for 5 seconds, after "), "{errors}");
+    let words: Vec<&str> = out.lines().nth(1).unwrap_or_default().split_whitespace().collect();
+    assert_eq!((words[1], words[3]), ("-", "-"), "{out}");
+    assert_ne!(words[2], "0", "{out}");
 }

@@ -100,9 +100,59 @@ fn what_cannot_be_is_refused() {
     let (status, out, errors) = End::client(socket, "default lat 10.0.0.1").end();
     assert_eq!(status.code(), Some(2), "{out}{errors}");
     assert!(errors.contains("the server runs `spraywire bw`, the client `spraywire lat`"), "{errors}");
-    drop(server);
+    // Over shared memory one client comes to a server. This one has said why, and waits on.
+    std::thread::sleep(Duration::from_millis(500));
+    server.signal(Signal::INT);
+    let (status, _, errors) = server.end();
+    assert_eq!(status.code(), Some(130), "{errors}");
+    assert!(errors.contains("refused a test: the server runs `spraywire bw`"), "{errors}");
     let (status, _, errors) = End::client(next_socket(), "default bw 10.0.0.77 --wait 500ms").end();
     assert_eq!(status.code(), Some(1), "{errors}");
+}
+
+/// While memory is made, a signal is heard at once and the other side does not wait.
+#[test]
+fn making_large_messages_stops_at_a_signal() {
+    let _turn = shared();
+    let socket = next_socket();
+    let server = End::server(socket, "default bw");
+    let client = End::client(socket, "default bw 10.0.0.1 -s 400M -D 50");
+    std::thread::sleep(Duration::from_millis(1500));
+    client.signal(Signal::INT);
+    let asked = Instant::now();
+    assert_eq!(client.end().0.code(), Some(130));
+    assert!(asked.elapsed() < Duration::from_secs(4), "{:?}", asked.elapsed());
+    drop(server);
+}
+
+/// A server that is asked to end says what came, and its client what it sent, both at once.
+#[test]
+fn a_signal_to_the_server_ends_both_with_what_there_is() {
+    let _turn = shared();
+    for service in ["default bw", "bw"] {
+        let socket = next_socket();
+        let server = End::server(socket, &format!("{service} --json"));
+        let client = End::client(socket, &format!("{service} 10.0.0.1 -s 64 -D 50 --json"));
+        wait_for_work(&client);
+        server.signal(Signal::TERM);
+        let asked = Instant::now();
+        let (status, out, errors) = client.end();
+        assert!(asked.elapsed() < Duration::from_secs(4), "{service}: {:?}", asked.elapsed());
+        assert_eq!(status.code(), Some(1), "{service}: {out}{errors}");
+        let report = json(&out);
+        let ours = &results(&report)[0];
+        assert!(number(&ours["client_to_server"]["sent"]) > 0.0, "{ours:#}");
+        assert!(ours["client_to_server"].get("received").is_none() && ours["error"].is_string(), "{ours:#}");
+        let (status, out, errors) = server.end();
+        assert_eq!(status.code(), Some(130), "{service}: {out}{errors}");
+        let report = json(&out);
+        let there = &results(&report)[0]["client_to_server"];
+        assert_eq!(
+            (&report["interrupted"], &there["sent"], &there["lost"]),
+            (&true.into(), &Value::Null, &Value::Null)
+        );
+        assert!(number(&there["received"]) > 0.0, "{there}");
+    }
 }
 
 /// A side that is gone is missed within seconds, and what was measured until a signal is told.

@@ -19,7 +19,7 @@ use crate::report::numbers::{Bytes, Time};
 use crate::report::{Document, JsonTarget};
 use crate::signal::{self, Stop};
 use crate::traffic::drive::Drive;
-use crate::traffic::session::{Bench, Client, Side, TestResult, Watch, check_spec};
+use crate::traffic::session::{Bench, Client, Side, TestResult, Watch, check_spec, message_size};
 use crate::units;
 use child::ServerProcess;
 use clap::Args;
@@ -175,7 +175,7 @@ impl DemoArgs {
     fn pair(&self, size: u64) -> Result<[TestSpec; 2], Error> {
         let bw = TestSpec {
             kind: TestKind::Bw,
-            size: u32::try_from(size).unwrap_or(u32::MAX),
+            size: message_size(size)?,
             qps: 1,
             iters: None,
             duration_ms: Some(self.duration.as_millis() as u64),
@@ -378,7 +378,7 @@ impl ClientJob<'_> {
         let specs = self.specs;
         for (i, spec) in specs.iter().flatten().enumerate() {
             self.announce(i, spec);
-            let result = client.run(spec, self.progress)?;
+            let result = client.run(spec, self.progress)?.whole()?;
             let interrupted = result.interrupted;
             self.keep(result);
             if interrupted {
@@ -390,6 +390,7 @@ impl ClientJob<'_> {
 
     fn keep(&mut self, result: TestResult) {
         match result.spec.kind {
+            _ if result.failure.is_some() => {}
             // Of one that a signal ended before the server could say what came there is no row.
             TestKind::Bw if result.known(Side::Server).is_none() => {}
             TestKind::Bw => self.rows.push(Row { bw: result, lat: None }),

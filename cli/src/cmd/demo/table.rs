@@ -1,7 +1,7 @@
 //! The demo's results: one row for each size.
 
 use crate::cmd::lat;
-use crate::cmd::measure::{direction, goodput_of, rate_of};
+use crate::cmd::measure::{direction, goodput_cell, rate_cell};
 use crate::reliable;
 use crate::rendezvous::message::RxReport;
 use crate::report::Table;
@@ -73,7 +73,7 @@ impl Row {
         let bw = &self.bw;
         json!({
             "size": bw.spec.size,
-            "throughput": direction(bw.known(Side::Server), bw.client.sent, bw.spec.size),
+            "throughput": direction(bw.known(Side::Server), bw.sent(Side::Client), bw.spec.size),
             "latency": self.lat.as_ref().and_then(|l| Some(lat::to_json(l.rtt.as_ref()?, l.unanswered))),
             "drops": self.drops(),
             "reliable": {
@@ -104,8 +104,8 @@ pub fn table(rows: &[Row]) -> Table {
         let bw = &row.bw;
         let mut cells = vec![
             Bytes(bw.spec.size.into()).to_string(),
-            Si(rate_of(&bw.server)).to_string(),
-            format!("{:.3}", goodput_of(&bw.server, bw.spec.size) / 1e9),
+            rate_cell(&bw.server),
+            goodput_cell(&bw.server, bw.spec.size),
             time(50.0),
             time(99.0),
             time(99.9),
@@ -158,7 +158,9 @@ mod tests {
             rtt,
             unanswered: 3,
             untold: None,
+            unsaid: None,
             interrupted: false,
+            failure: None,
             link_lost: 0,
             reliable: None,
         }

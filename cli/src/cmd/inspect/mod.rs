@@ -4,6 +4,7 @@ mod json;
 mod judge;
 mod line;
 mod summary;
+mod wait;
 
 use crate::args::OutputArgs;
 use crate::capture::{CaptureError, Reader, Record};
@@ -18,8 +19,10 @@ use serde::Serialize;
 use serde_json::json;
 use std::fs::File;
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use summary::Summary;
+use wait::Patient;
 
 const AFTER: &str = "\
 Examples:
@@ -134,15 +137,23 @@ impl Inspection<'_> {
         let source: Box<dyn Read> = if is_stdin {
             // A live capture is piped in: nobody wants to wait for a buffer to fill.
             self.out.flush_each_line();
-            Box::new(std::io::stdin())
+            match std::io::stdin().as_fd().try_clone_to_owned() {
+                // Without the standard library's buffer, of which the system says nothing.
+                Ok(stdin) => Box::new(Patient::new(File::from(stdin), stop)),
+                Err(e) => return Ok((None, Err(CaptureError::Io(e)))),
+            }
         } else {
             match open(path) {
-                Ok(file) => Box::new(file),
+                Ok(file) => Box::new(Patient::new(file, stop)),
                 Err(e) => return Ok((None, Err(e))),
             }
         };
         let mut reader = match Reader::new(source) {
             Ok(reader) => reader,
+            // A signal came before the first packet did.
+            Err(CaptureError::Empty | CaptureError::Truncated) if stop.requested() => {
+                return Ok((None, Ok(())));
+            }
             Err(e) => return Ok((None, Err(e))),
         };
         let format = Some(reader.format().to_string());
@@ -153,6 +164,7 @@ impl Inspection<'_> {
             let record = match reader.next_record() {
                 Ok(Some(record)) => record,
                 Ok(None) => break,
+                Err(CaptureError::Truncated) if stop.requested() => break,
                 Err(e) => return Ok((format, Err(e))),
             };
             number += 1;
@@ -211,7 +223,7 @@ impl Inspection<'_> {
 
 /// Opens a file for reading; a folder is refused here, where the message can say so.
 fn open(path: &Path) -> Result<File, CaptureError> {
-    let file = File::open(path).map_err(CaptureError::Io)?;
+    let file = wait::open(path).map_err(CaptureError::Io)?;
     match file.metadata() {
         Ok(meta) if meta.is_dir() => Err(CaptureError::Io(std::io::ErrorKind::IsADirectory.into())),
         _ => Ok(file),

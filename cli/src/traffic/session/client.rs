@@ -1,6 +1,6 @@
 //! The client's side: asks for tests, runs its end of them and collects the results of both.
 
-use super::{ASK_AGAIN, Bench, PING_EVERY, QUIET, SILENCE, TestResult, Watch, drops_since};
+use super::{ASK_AGAIN, Bench, PING_EVERY, QUIET, SILENCE, Side, TestResult, Watch, drops_since};
 use crate::error::Error;
 use crate::rendezvous::Peer;
 use crate::rendezvous::message::{Message, RxReport, TestKind, TestSpec, VERSION};
@@ -29,7 +29,10 @@ impl<D: Drive> Client<D> {
         Client { bench, peer, id, test: 0, connect_limit: limit, met: false }
     }
 
-    /// Runs one test.
+    /// Runs one test. Of one that failed on its way the result has what this side measured until then.
+    ///
+    /// # Errors
+    /// Those of a test that did not begin.
     pub fn run(&mut self, spec: &TestSpec, watch: &mut impl Watch) -> Result<TestResult, Error> {
         self.test += 1;
         let qps = self.bench.make_qps(spec)?;
@@ -55,33 +58,46 @@ impl<D: Drive> Client<D> {
         self.bench.last_ping = now;
         let mut rtt = None;
         let (mut sent, mut unanswered) = (0, 0);
-        match spec.kind {
+        let mut ended = match spec.kind {
             TestKind::Bw => {
                 flow.tx = Some(Sending::new(spec, ah, server_base, now));
-                self.stream(spec, &mut flow, watch)?;
+                let ended = self.stream(spec, &mut flow, watch);
                 sent += flow.tx.as_ref().map_or(0, Sending::posted);
+                ended
             }
             TestKind::Lat => {
                 let mut pinger = Pinger::new(ah, server_base, spec.size as usize)?;
-                self.ping_pong(spec, &mut flow, &mut pinger, watch)?;
+                let ended = self.ping_pong(spec, &mut flow, &mut pinger, watch);
                 (sent, unanswered) = (sent + pinger.sent, pinger.lost);
                 rtt = Some(pinger.rtt);
+                ended
+            }
+        };
+        let interrupted = self.bench.stopped();
+        let mut server = None;
+        if ended.is_ok() {
+            match self.conclude(spec, &mut flow, sent) {
+                Ok(report) => server = Some(report),
+                // A signal to the terminal is for both sides.
+                Err(_) if interrupted => {}
+                Err(e) => ended = Err(e),
             }
         }
-        let interrupted = self.bench.stopped();
-        let server = self.conclude(spec, &mut flow, sent)?;
         let after = self.bench.counters()?;
         let client = self.bench.report_of(&flow, drops_since(&before, &after), sent);
         self.bench.drop_qps()?;
         let link_lost = self.bench.port.lost() - lost;
+        let silent = server.is_none().then_some(Side::Server);
         Ok(TestResult {
             spec: spec.clone(),
-            server,
+            server: server.unwrap_or_default(),
             client,
             rtt,
             unanswered,
-            untold: None,
+            untold: silent,
+            unsaid: silent,
             interrupted,
+            failure: ended.err(),
             link_lost,
             reliable: None,
         })

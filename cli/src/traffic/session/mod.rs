@@ -72,6 +72,26 @@ impl TestResult {
         };
         (self.untold != Some(side)).then_some(report)
     }
+
+    /// Messages that `side` sent, as far as that is known.
+    pub fn sent(&self, side: Side) -> Option<u64> {
+        let report = match side {
+            Side::Client => &self.client,
+            Side::Server => &self.server,
+        };
+        (self.unsaid != Some(side)).then_some(report.sent)
+    }
+
+    /// Itself, unless the test failed.
+    ///
+    /// # Errors
+    /// Why it did.
+    pub fn whole(self) -> Result<TestResult, Error> {
+        match self.failure {
+            Some(e) => Err(e),
+            None => Ok(self),
+        }
+    }
 }
 
 /// Both ends' results of a test, as the client or the server knows them.
@@ -89,8 +109,12 @@ pub struct TestResult {
     pub unanswered: u64,
     /// The side that did not say what it received: all but `sent` of its report is unknown.
     pub untold: Option<Side>,
+    /// The side that did not say how many messages it sent.
+    pub unsaid: Option<Side>,
     /// It was ended before its time by a signal.
     pub interrupted: bool,
+    /// Why it ended before its time, if that was no signal here. The rest is what was measured until then.
+    pub failure: Option<Error>,
     /// Times that this side's link went down meanwhile.
     pub link_lost: u64,
     /// What the reliable service did, if the test was over it.
@@ -316,6 +340,16 @@ pub fn drops_since(before: &Counted, after: &Counted) -> Vec<(String, u64)> {
         .map(|reason| (reason.name().to_owned(), after.dropped(reason) - before.dropped(reason)));
     let between = ("steer_full".to_owned(), after.undelivered - before.undelivered);
     drops.chain([between]).filter(|&(_, n)| n > 0).collect()
+}
+
+/// A size as tests have it, in bytes.
+///
+/// # Errors
+/// It is more than a test's message has.
+pub fn message_size(size: u64) -> Result<u32, Error> {
+    u32::try_from(size).map_err(|_| {
+        Error::usage(format_args!("a message of {size} bytes is too large: use -s {} or less", u32::MAX))
+    })
 }
 
 /// Whether a test can be run over `mtu` bytes at all.

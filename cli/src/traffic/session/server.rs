@@ -1,7 +1,7 @@
 //! The server's side: one client at a time, its tests one after the other.
 
 use super::{Bench, QUIET, SILENCE, Side, TestResult, Watch, check_spec, drops_since};
-use crate::error::Error;
+use crate::error::{Error, Exit};
 use crate::rendezvous::Peer;
 use crate::rendezvous::message::{Message, RxReport, TestKind, TestSpec, VERSION};
 use crate::traffic::drive::Drive;
@@ -19,7 +19,7 @@ pub trait Serve: Watch {
     fn accept(&mut self, spec: &TestSpec, mtu: usize) -> Result<(), String>;
     /// A test begins.
     fn began(&mut self, peer: IpAddr, spec: &TestSpec);
-    /// A test ended.
+    /// A test ended, or failed: then the result has what this side measured until then.
     fn ended(&mut self, result: TestResult) -> Result<(), Error>;
 }
 
@@ -161,7 +161,7 @@ impl<D: Drive> Bench<D> {
         }
         let mut announced: Option<u64> = None;
         let mut told = started;
-        loop {
+        let failure = loop {
             let busy = match &mut echo {
                 Some(echo) => echo.round(&mut self.drive, &mut flow, &mut self.control)?,
                 None => flow.round(&mut self.drive, &mut self.control)?,
@@ -170,7 +170,9 @@ impl<D: Drive> Bench<D> {
                 continue;
             }
             let now = self.drive.now();
-            self.hear(s, &flow, now, &mut announced)?;
+            if let Err(e) = self.hear(s, &flow, now, &mut announced) {
+                break Some(e);
+            }
             if now.saturating_since(told) >= Duration::from_millis(200) {
                 told = now;
                 server.progress(&s.spec, flow.rx.count(), now.saturating_since(started));
@@ -178,9 +180,9 @@ impl<D: Drive> Bench<D> {
             if let Some(sent) = announced
                 && self.finished(&mut flow, sent, now)?
             {
-                break;
+                break None;
             }
-        }
+        };
         let after = self.counters()?;
         let sent = match &echo {
             Some(echo) => echo.answered,
@@ -188,7 +190,10 @@ impl<D: Drive> Bench<D> {
         };
         let rx = self.report_of(&flow, drops_since(&before, &after), sent);
         let report = Message::Report { id: s.id, test: s.test, rx: rx.clone() };
-        self.control.send(&mut self.drive, s.peer, &report)?;
+        if failure.is_none() {
+            self.control.send(&mut self.drive, s.peer, &report)?;
+        }
+        let interrupted = failure.as_ref().is_some_and(|e| e.exit == Exit::Interrupted);
         let client = RxReport { sent: announced.unwrap_or(0), ..RxReport::default() };
         let spec = s.spec.clone();
         server.ended(TestResult {
@@ -198,11 +203,13 @@ impl<D: Drive> Bench<D> {
             rtt: None,
             unanswered: 0,
             untold: Some(Side::Client),
-            interrupted: false,
+            unsaid: announced.is_none().then_some(Side::Client),
+            interrupted,
+            failure: failure.clone().filter(|_| !interrupted),
             link_lost: self.port.lost() - lost,
             reliable: None,
         })?;
-        Ok(report)
+        failure.map_or(Ok(report), Err)
     }
 
     /// The address handle for the client; its neighbour entry may have to be asked for first.

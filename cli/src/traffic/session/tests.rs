@@ -469,7 +469,13 @@ fn an_end_that_falls_silent_is_missed_by_the_other() {
         (silent_server, Pair::new(form).start(Serving::default(), run))
     });
     for ((_, client), (server, _)) in ends {
-        let (client, server) = (client.out().unwrap_err(), server.out().0.unwrap_err());
+        let (mut ours, (server, mut theirs)) = (client.out().unwrap(), server.out());
+        let (ours, theirs) = (ours.remove(0), theirs.remove(0));
+        // What each knows is told all the same.
+        assert!(ours.client.sent > 0 && ours.known(Side::Server).is_none() && !ours.interrupted);
+        assert!(theirs.server.messages > 0 && theirs.sent(Side::Client).is_none() && !theirs.interrupted);
+        let (client, server) = (ours.whole().unwrap_err(), server.unwrap_err());
+        assert_eq!(theirs.failure.as_ref(), Some(&server));
         assert_eq!((client.exit, server.exit), (Exit::Failed, Exit::Failed));
         let (client, server) = (client.to_string(), server.to_string());
         assert!(client.contains("192.0.2.1 has not answered for 5 seconds"), "{client}");
@@ -523,10 +529,17 @@ fn a_stop_of_the_server_is_told_to_the_client() {
     let hook: Hook = Box::new(move || stop.store(true, Ordering::Relaxed));
     let serving = Serving { on_progress: Some(hook), ..Serving::default() };
     let (server, client) = pair.start(serving, Run::new([lasting(40)]));
-    let error = client.out().unwrap_err();
+    let ours = client.out().unwrap().remove(0);
+    assert!(ours.client.sent > 0 && ours.known(Side::Server).is_none() && !ours.interrupted);
+    let error = ours.whole().unwrap_err();
     assert_eq!(error.exit, Exit::Failed);
     assert!(error.to_string().contains("the server ended the session"), "{error}");
-    assert_eq!(server.out().0.unwrap_err().exit, Exit::Interrupted);
+    let (outcome, seen) = server.out();
+    assert_eq!(outcome.unwrap_err().exit, Exit::Interrupted);
+    // It has what came until then, and does not know what was sent.
+    let theirs = &seen[0];
+    assert!(theirs.interrupted && theirs.failure.is_none() && theirs.server.messages > 0);
+    assert_eq!(theirs.sent(Side::Client), None);
 }
 
 #[test]

@@ -1,0 +1,74 @@
+//! Arguments of virtual devices whose drivers drop them all, without a word, where one is unknown.
+
+use crate::error::Error;
+
+/// Drivers, and the keys that DPDK documents for each.
+const KNOWN: [(&str, &[&str]); 4] = [
+    (
+        "net_memif",
+        &[
+            "id",
+            "role",
+            "bsize",
+            "rsize",
+            "socket",
+            "socket-abstract",
+            "owner-uid",
+            "owner-gid",
+            "mac",
+            "secret",
+            "zero-copy",
+            "pkt_buffer_size",
+        ],
+    ),
+    ("net_ring", &["nodeaction", "internal"]),
+    ("net_null", &["size", "copy", "no-rx"]),
+    ("net_af_packet", &["iface", "qpairs", "blocksz", "framesz", "framecnt", "qdisc_bypass", "fanout_mode"]),
+];
+
+/// Refuses a key that the driver of `device` does not have; other drivers are left to themselves.
+///
+/// # Errors
+/// The key, and those that there are.
+pub fn check(device: &str) -> Result<(), Error> {
+    let (name, args) = device.split_once(',').unwrap_or((device, ""));
+    let driver = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let Some((_, known)) = KNOWN.iter().find(|(known, _)| *known == driver) else { return Ok(()) };
+    let keys = args.split(',').filter(|arg| !arg.is_empty()).map(|arg| arg.split('=').next().unwrap_or(arg));
+    match keys.into_iter().find(|key| !known.contains(key)) {
+        Some(key) => Err(Error::usage(format_args!(
+            "{driver} has no argument `{key}`, and would drop the others with it"
+        ))
+        .hint(format_args!("it has {}", known.join(", ")))),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_keys_are_named() {
+        for good in [
+            "net_memif0",
+            "net_memif0,role=client,id=0,socket=x,socket-abstract=no,mac=02:00:00:00:00:01",
+            "net_af_packet3,iface=eth1,qpairs=2",
+            "net_null0,copy=1",
+            "net_ring0",
+            "net_tap0,anything=1",
+            "net_memifish0,anything=1",
+        ] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        for (bad, key) in [
+            ("net_memif0,role=client,sokket=x", "net_memif has no argument `sokket`"),
+            ("net_af_packet0,iface=eth1,queues=2", "net_af_packet has no argument `queues`"),
+            ("net_null0,siz", "net_null has no argument `siz`"),
+            ("net_ring,role=x", "net_ring has no argument `role`"),
+        ] {
+            let error = check(bad).unwrap_err();
+            assert!(error.message().contains(key) && error.exit == crate::error::Exit::Usage, "{error}");
+        }
+    }
+}
