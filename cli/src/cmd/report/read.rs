@@ -212,32 +212,21 @@ fn tests(source: &mut Source, results: &[Value]) {
         } else {
             for (field, words) in DIRECTIONS.into_iter().filter(|(field, _)| result[field].is_object()) {
                 let way = &result[field];
-                goodput.rows.push(vec![
-                    size.clone(),
-                    words.to_owned(),
-                    count(&way["sent"]),
-                    count(&way["received"]),
-                    count(&way["lost"]),
-                    bytes(&way["messages_per_second"]),
-                    gigabits(&way["goodput_bits_per_second"]),
-                ]);
+                let counts = ["sent", "received", "lost"].map(|name| count(&way[name]));
+                let rates = [bytes(&way["messages_per_second"]), gigabits(&way["goodput_bits_per_second"])];
+                let named = [size.clone(), words.to_owned()].into_iter();
+                goodput.rows.push(named.chain(counts).chain(rates).collect());
             }
         }
         let reliable = &result["reliable"];
         if reliable.is_object() {
             for side in ["client", "server"] {
                 let s = &reliable[side];
-                transport.rows.push(vec![
-                    size.clone(),
-                    side.to_owned(),
-                    count(&s["segments"]),
-                    count(&s["retransmitted"]),
-                    count(&s["spurious"]),
-                    count(&s["timeouts"]),
-                    count(&s["fec"]["parity"]),
-                    count(&s["fec"]["repaired"]),
-                    percent(&reliable["control_share"]),
-                ]);
+                let sent = ["segments", "retransmitted", "spurious", "timeouts"].map(|name| count(&s[name]));
+                let fec = ["parity", "repaired"].map(|name| count(&s["fec"][name]));
+                let named = [size.clone(), side.to_owned()].into_iter();
+                let control = [percent(&reliable["control_share"])];
+                transport.rows.push(named.chain(sent).chain(fec).chain(control).collect());
             }
             for (field, words) in DIRECTIONS {
                 let (grid, picture) = of_classes(&size, words, &reliable["classes"][field]);
