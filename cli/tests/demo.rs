@@ -42,6 +42,11 @@ impl Program {
             .args(args.split_whitespace())
             .current_dir(self.folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).env_remove("RUST_LOG");
+        // Where the sockets of `spraywire stats` are for a user without a session: in a folder that no other test has made.
+        command
+            .env("TMPDIR", self.folder.path())
+            .env_remove("XDG_RUNTIME_DIR")
+            .env_remove("SPRAYWIRE_RUNTIME_DIR");
         command
     }
 

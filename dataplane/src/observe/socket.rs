@@ -35,7 +35,31 @@ pub fn folder() -> PathBuf {
         (Some(folder), _) => folder,
         (None, Some(session)) => session.join("spraywire"),
         (None, None) if uid.is_root() => PathBuf::from("/run/spraywire"),
-        (None, None) => std::env::temp_dir().join(format!("spraywire-{}", uid.as_raw())),
+        (None, None) => temporary(),
+    }
+}
+
+fn temporary() -> PathBuf {
+    std::env::temp_dir().join(format!("spraywire-{}", rustix::process::geteuid().as_raw()))
+}
+
+/// Binds a socket in a folder, which an endpoint that ends may have removed a moment ago.
+fn bind(folder: &Path, path: &Path) -> io::Result<UnixListener> {
+    match UnixListener::bind(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            prepare(folder)?;
+            UnixListener::bind(path)
+        }
+        bound => bound,
+    }
+}
+
+/// Removes a socket, and the temporary folder with the last: nobody else has a use for it.
+fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
+    if let Some(folder) = path.parent().filter(|folder| *folder == temporary()) {
+        // As long as there are others in it, the system refuses.
+        let _ = fs::remove_dir(folder);
     }
 }
 
@@ -115,7 +139,7 @@ impl Socket {
         let path = folder.join(format!("{}.sock", probe.identity().pid));
         // Of an earlier process with our number, or of a life of this one before.
         let _ = fs::remove_file(&path);
-        let listener = UnixListener::bind(&path)?;
+        let listener = bind(folder, &path)?;
         let fd = listener.as_raw_fd();
         let stop = Arc::new(AtomicBool::new(false));
         let (flag, probe, cores) = (stop.clone(), probe.clone(), cores.to_vec());
@@ -126,7 +150,7 @@ impl Socket {
         match thread {
             Ok(thread) => Ok(Socket { path, listener: fd, stop, thread: Some(thread) }),
             Err(e) => {
-                let _ = fs::remove_file(&path);
+                remove(&path);
                 Err(e)
             }
         }
@@ -146,7 +170,7 @@ impl Drop for Socket {
         self.stop.store(true, Ordering::Release);
         // Its thread waits for a connection, so it gets one.
         let woken = UnixStream::connect(&self.path).is_ok();
-        let _ = fs::remove_file(&self.path);
+        remove(&self.path);
         if let Some(thread) = self.thread.take().filter(|_| woken) {
             let _ = thread.join();
         }
