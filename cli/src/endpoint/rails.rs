@@ -5,9 +5,10 @@ use crate::args::{EndpointArgs, PortSpec};
 use crate::error::Error;
 use dataplane::open::Plan;
 use dataplane::route::{self, Gateway, PortAddr, Prefix};
+use roce_proto::wire::shim::Rails;
 
 /// Ports of an endpoint at the most: what a session's handshake has room for.
-pub const MOST_PORTS: usize = 4;
+pub const MOST_PORTS: usize = Rails::MOST + 1;
 
 /// A port and what is to be its own.
 #[derive(Clone, Debug)]

@@ -87,7 +87,6 @@ impl RailPorts {
     }
 
     /// The further port that the engine calls `rail`, from 1, with peers of the address's family.
-    #[cold]
     pub fn of(&self, rail: u8, peer: IpAddr) -> Option<&RailPort> {
         let places = self.places.get(usize::from(peer.is_ipv6()))?;
         self.ports.get(usize::from(*places.get(usize::from(rail.checked_sub(1)?))?))
@@ -118,13 +117,25 @@ impl Numbers<'_> {
     /// Which of the endpoint's queue pairs has a number.
     #[inline]
     pub fn via(self, qpn: Qpn) -> u16 {
-        let via = qpn.get().wrapping_sub(self.first.get()) as u16;
-        if via < self.count { via } else { self.other(qpn) }
+        let via = qpn.get().wrapping_sub(self.first.get());
+        if via < u32::from(self.count) { via as u16 } else { self.other(qpn) }
     }
 
-    #[cold]
     fn other(self, qpn: Qpn) -> u16 {
         let at = self.rails.ports.iter().position(|rail| rail.qpn == qpn);
         at.map_or(u16::MAX, |at| VIA + at as u16)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_far_from_the_first_are_no_queue_pair_of_ours() {
+        let rails = RailPorts::default();
+        let numbers = Numbers { first: Qpn::new(0x100).unwrap(), count: 2, rails: &rails };
+        let via = [0x100, 0x101, 0x102, 0xff, 0x1_0100].map(|qpn| numbers.via(Qpn::new(qpn).unwrap()));
+        assert_eq!(via, [0, 1, u16::MAX, u16::MAX, u16::MAX]);
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::entropy::{EntropyError, EntropyRange};
 use roce_proto::transport::PathState;
 
-/// Endpoints of so many ports with so many paths; between each two of them stands a hole that nothing comes out of if it is switched on.
+/// Endpoints of so many ports with so many paths.
 fn net(ports: usize, paths: u8) -> Net {
     let pairs: Vec<_> = (0..ports).map(|_| MemoryPort::pair(&MemoryConfig::default())).collect();
     let (a, b) = pairs.into_iter().unzip();
