@@ -1,17 +1,21 @@
 //! From a received frame to a completion, or to the one counter that says why not.
 
+mod known;
+
+pub(crate) use known::Known;
+
 use super::core::Core;
 use super::port::{Local, Port};
 use super::{Worker, control};
 use crate::buffer::Buffer;
-use crate::counters::{Counters, DropReason, LocalDrop};
+use crate::counters::{DropReason, LocalDrop};
 use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
-use crate::io::{BURST, PacketBuf, PacketBurst, PortIo, burst_of};
+use crate::io::{PacketBuf, PacketBurst, PortIo, burst_of};
 use crate::qp::{CqKey, GRH_LEN, Qp, QpKey, QpState, RecvWr};
+use crate::ring::Ring;
 use roce_proto::types::Qpn;
 use roce_proto::wire::Reject;
 use roce_proto::wire::frame::{self, Frame, Ip, Packet, Verified};
-use roce_proto::wire::predict::Headers;
 
 impl<I: PortIo, B: Buffer> Worker<I, B> {
     /// Receives one burst on port `index`, or goes on with the last one if the sink then had no room for all of it; returns the packets
@@ -201,7 +205,7 @@ fn deliver<B: Buffer>(
     let about = About { key, src_qpn: ud.deth.src_qpn, imm: ud.imm, solicited: packet.solicited() };
     known.learn(frame, packet, &about, core.epoch);
     let cq = core.cqs.get_mut(qp.recv_cq).ok_or(local(LocalDrop::CqFull))?;
-    place(qp, cq, &about, packet.ip, ud.payload, sink).map_err(|reason| {
+    place(qp, cq, &about, packet.ip, ud.payload, sink).map(|()| ud.payload.len()).map_err(|reason| {
         if reason == LocalDrop::ShortBuffer {
             fail(key, core);
         }
@@ -333,8 +337,8 @@ struct About {
     solicited: bool,
 }
 
-/// Puts the payload of a packet that has passed every check into the next receive; returns its bytes. After a
-/// [`LocalDrop::ShortBuffer`] the caller has to [`fail`] the queue pair.
+/// Puts the payload of a packet that has passed every check into the next receive. After a [`LocalDrop::ShortBuffer`] the
+/// caller has to [`fail`] the queue pair.
 #[inline(always)]
 fn place<B: Buffer>(
     qp: &mut Qp<B>,
@@ -343,20 +347,45 @@ fn place<B: Buffer>(
     ip: Ip<'_>,
     payload: &[u8],
     sink: &mut impl Sink<B>,
-) -> Result<usize, LocalDrop> {
+) -> Result<(), LocalDrop> {
     if sink.takes_packets(qp.recv_cq) {
         sink.packet([qp.qpn, about.src_qpn], ip, payload);
         qp.counters.received += 1;
-        return Ok(payload.len());
+        return Ok(());
     }
-    let byte_len = GRH_LEN + payload.len();
     let direct = sink.wants(qp.recv_cq) && cq.may_be_passed();
     if !direct && !cq.has_room() && !qp.recv.is_empty() {
         return Err(LocalDrop::CqFull);
     }
-    let qpn = qp.qpn;
+    let placed = land(&mut qp.recv, qp.qpn, about, ip, payload, |done| {
+        if !direct {
+            cq.push(done.take());
+            return None;
+        }
+        let again = sink.take(done) && done.status == WcStatus::Success;
+        done.buf.take().filter(|_| again)
+    });
+    match placed {
+        Ok(()) => qp.counters.received += 1,
+        Err(LocalDrop::NoReceive) => qp.counters.no_receive += 1,
+        Err(_) => {}
+    }
+    placed
+}
+
+/// Puts the payload into the oldest receive and hands the completion to `then`; the buffer that this returns is posted again.
+#[inline(always)]
+fn land<B: Buffer>(
+    recv: &mut Ring<RecvWr<B>>,
+    qpn: Qpn,
+    about: &About,
+    ip: Ip<'_>,
+    payload: &[u8],
+    then: impl FnOnce(&mut Completion<B>) -> Option<B>,
+) -> Result<(), LocalDrop> {
+    let byte_len = GRH_LEN + payload.len();
     let mut fits = false;
-    let found = qp.recv.cycle(
+    let found = recv.cycle(
         #[inline(always)]
         |wr| {
             // The buffer goes to its place in the completion first and is used there: moved after it has been taken apart, it is
@@ -378,24 +407,13 @@ fn place<B: Buffer>(
                 done.status = WcStatus::Success;
                 fits = true;
             }
-            if !direct {
-                cq.push(done);
-                return None;
-            }
-            let again = sink.take(&mut done) && fits;
-            done.buf.filter(|_| again).map(|buf| RecvWr { wr_id: done.wr_id, buf })
+            then(&mut done).map(|buf| RecvWr { wr_id: done.wr_id, buf })
         },
     );
     match (found, fits) {
-        (true, true) => {
-            qp.counters.received += 1;
-            Ok(payload.len())
-        }
+        (true, true) => Ok(()),
         (true, false) => Err(LocalDrop::ShortBuffer),
-        (false, _) => {
-            qp.counters.no_receive += 1;
-            Err(LocalDrop::NoReceive)
-        }
+        (false, _) => Err(LocalDrop::NoReceive),
     }
 }
 
@@ -411,128 +429,6 @@ fn fill<B: Buffer>(buf: &mut B, ip: Ip<'_>, payload: &[u8]) {
         Ip::V6(header) => buf.write(0, header),
     }
     buf.write(GRH_LEN, payload);
-}
-
-/// Headers of packets that were delivered, each with what to do with the next packet that has them.
-pub(crate) struct Known {
-    slots: Box<[Option<Flow>; KNOWN]>,
-    misses: u32,
-}
-
-struct Flow {
-    headers: Headers,
-    epoch: u64,
-    about: About,
-}
-
-/// Flows that are remembered: a busy endpoint has a few at a time.
-const KNOWN: usize = 8;
-
-/// Bytes that are checked before they are delivered: a third of a first-level data cache of 48 KiB, half of one of 32.
-const CHECKED_BYTES: usize = 16 * 1024;
-
-/// One delivered packet in so many that were not recognised is learnt from, so that traffic from very many peers does not
-/// pay for learning what it never uses.
-const LEARN_ONE_IN: u32 = 8;
-
-impl Known {
-    pub fn new() -> Known {
-        Known { slots: Box::new([const { None }; KNOWN]), misses: 0 }
-    }
-
-    /// Flows known.
-    #[cfg(test)]
-    pub fn len(&self) -> usize {
-        self.slots.iter().flatten().count()
-    }
-
-    /// Where a frame's flow may be: by header bytes that differ between flows; over IPv4, the low bytes of UDP source port
-    /// and destination queue pair.
-    #[inline]
-    fn slot(frame: &[u8]) -> usize {
-        match frame.first_chunk::<50>() {
-            Some(head) => usize::from(head[35] ^ head[49]) % KNOWN,
-            None => 0,
-        }
-    }
-
-    /// Delivers the packets of a burst from `from` on for as long as their headers are those of one known flow; returns how
-    /// many they were. Each is counted.
-    #[inline]
-    fn deliver_run<B: Buffer>(
-        &self,
-        burst: &impl PacketBurst,
-        from: usize,
-        core: &mut Core<B>,
-        counters: &mut Counters,
-        tally: &mut Tally,
-        sink: &mut impl Sink<B>,
-    ) -> usize {
-        let frame_at = |i| burst.get(i).and_then(|buf| buf.contiguous());
-        let Some(flow) = frame_at(from).and_then(|frame| self.slots[Known::slot(frame)].as_ref()) else {
-            return 0;
-        };
-        if flow.epoch != core.epoch {
-            return 0;
-        }
-        let Some(qp) = core.qps.get_mut(flow.about.key) else { return 0 };
-        let Some(cq) = core.cqs.get_mut(qp.recv_cq) else { return 0 };
-        // The checks of all packets first, then the deliveries: a CRC is a long chain of dependent steps, and with nothing but
-        // the next packet's CRC behind it, a processor works on several of them at once.
-        // Only as many as stay in the first-level cache until they are copied: large ones one by one.
-        let batch = (CHECKED_BYTES / flow.headers.frame_len()).clamp(1, BURST).min(sink.left());
-        let mut intact = 0u64;
-        let mut run = 0;
-        const { assert!(BURST <= u64::BITS as usize, "one bit for each packet of a burst") };
-        while run < batch
-            && let Some(frame) = frame_at(from + run)
-            && let Some(ok) = flow.headers.verify(frame)
-        {
-            intact |= u64::from(ok) << run;
-            run += 1;
-        }
-        let end = from + run;
-        let mut at = from;
-        let (mut bytes, mut delivered) = (0, 0);
-        while at < end
-            && let Some(frame) = frame_at(at)
-            && let Some((ip, payload)) = flow.headers.parts(frame)
-        {
-            let ok = intact & 1 != 0;
-            intact >>= 1;
-            at += 1;
-            bytes += frame.len() as u64;
-            if !ok {
-                counters.drop(local(LocalDrop::Icrc));
-                continue;
-            }
-            match place(qp, cq, &flow.about, ip, payload, sink) {
-                Ok(_) => delivered += 1,
-                Err(reason) => {
-                    counters.drop(local(reason));
-                    if reason == LocalDrop::ShortBuffer {
-                        fail(flow.about.key, core);
-                        break;
-                    }
-                }
-            }
-        }
-        tally.bytes += bytes;
-        tally.delivered += delivered;
-        tally.delivered_bytes += delivered * flow.headers.payload_len() as u64;
-        at - from
-    }
-
-    /// Remembers a packet that passed every check, now and then.
-    #[inline]
-    fn learn(&mut self, frame: &[u8], packet: &Packet<'_>, about: &About, epoch: u64) {
-        self.misses = self.misses.wrapping_add(1);
-        if self.misses.is_multiple_of(LEARN_ONE_IN)
-            && let Some(headers) = Headers::learn(frame, packet)
-        {
-            self.slots[Known::slot(frame)] = Some(Flow { headers, epoch, about: *about });
-        }
-    }
 }
 
 /// A receive completed in error, so its queue pair does too (IBTA volume 1, 10.10.2.2).

@@ -133,7 +133,9 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     }
 
     /// Builds packets like the one that was built last, up to `max`, as many as `fill` takes and as there is room for.
-    #[inline(always)]
+    ///
+    /// A function of its own: as part of whoever posts, the loop finds every register taken.
+    #[inline(never)]
     fn build_more(
         &mut self,
         qp_key: QpKey,
