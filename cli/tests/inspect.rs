@@ -228,6 +228,17 @@ fn fields_of_known_packets() {
 }
 
 #[test]
+fn a_capture_is_not_overwritten_by_what_is_said_of_it() {
+    let bytes = fs::read(capture("ud-v4-arp.pcap")).unwrap();
+    let file = temporary(&bytes, ".pcap");
+    let to = format!("--json={}", file.path().display());
+    let output = inspect([to.as_ref(), file.path().as_os_str()]);
+    assert_eq!(code(&output), 2);
+    assert!(stderr(&output).contains("would overwrite the capture"), "{}", stderr(&output));
+    assert_eq!(fs::read(file.path()).unwrap(), bytes);
+}
+
+#[test]
 fn other_protocols_are_counted_and_shown_on_demand() {
     let file = capture("ud-v4-arp.pcap");
     let plain = stdout(&inspect([&file]));

@@ -274,6 +274,7 @@ fn refusals_name_the_mend() {
         run("recv --port net_null0 --ip 10.0.0.1 --pcap /nonexistent/x.pcap").contains("/nonexistent/x.pcap")
     );
     assert!(run("send 10.0.0.1 --qpn 0x1000000").contains("0xffffff"));
+    assert!(run("send 10.0.0.1 --qpn 2 -n 0").contains("-n 1 or more"));
 }
 
 #[test]

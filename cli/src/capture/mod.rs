@@ -89,6 +89,8 @@ pub enum CaptureError {
     },
     /// The magic number of a pcapng section is wrong.
     SectionMagic(u32),
+    /// A pcapng section of a version other than 1.x.
+    SectionVersion(u16),
     /// A pcapng packet of an interface that was not described.
     Interface(u32),
     /// More pcapng interfaces than anybody has.
@@ -118,6 +120,7 @@ impl fmt::Display for CaptureError {
             CaptureError::SectionMagic(m) => {
                 write!(f, "damaged: a pcapng section with byte-order magic {m:#010x}")
             }
+            CaptureError::SectionVersion(v) => write!(f, "pcapng version {v}; 1 is understood"),
             CaptureError::Interface(n) => {
                 write!(f, "damaged: a packet of interface {n}, which is not described")
             }

@@ -137,7 +137,11 @@ impl Pcapng {
         if len < LEAST || !len.is_multiple_of(4) {
             return Err(CaptureError::Length { claimed: len, bound: LEAST });
         }
-        input.skip(len - FRAME - 4)?;
+        let major = self.order.u16(input.exactly()?);
+        if major != 1 {
+            return Err(CaptureError::SectionVersion(major));
+        }
+        input.skip(len - FRAME - 4 - 2)?;
         self.trailer(len, input)?;
         self.interfaces.clear();
         Ok(())

@@ -177,6 +177,14 @@ fn what_is_no_capture_says_why() {
     assert_eq!(error(&old), "pcap version 1; 2 is understood");
     let bad_section = block(Order::Little, 0x0a0d_0d0a, &words(Order::Little, &[7, 1, 0, 0]));
     assert!(error(&bad_section).contains("0x07000000"));
+    for order in [Order::Little, Order::Big] {
+        let late = block(
+            order,
+            0x0a0d_0d0a,
+            &words(order, &[0x1a2b_3c4d, if order == Order::Little { 9 } else { 0x9_0000 }, 0, 0]),
+        );
+        assert_eq!(error(&late), "pcapng version 9; 1 is understood");
+    }
 }
 
 #[test]

@@ -11,6 +11,11 @@ pub(crate) fn strerror(errno: i32) -> String {
     unsafe { CStr::from_ptr(dpdk_sys::rte_strerror(errno)) }.to_string_lossy().into_owned()
 }
 
+/// What an error number means; nothing where DPDK left none.
+fn numbered(errno: i32) -> String {
+    if errno == 0 { String::new() } else { format!(": {} (error {errno})", strerror(errno)) }
+}
+
 /// Why the environment did not start or stop.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EalError {
@@ -28,7 +33,7 @@ pub enum EalError {
     )]
     HugePages(String),
     /// `rte_eal_init` failed.
-    #[error("DPDK did not start: {} (error {errno}){}. Arguments: {args}. {hint}", strerror(*.errno), dpdk_said(.said))]
+    #[error("DPDK did not start{}{}. Arguments: {args}. {hint}", numbered(*.errno), dpdk_said(.said))]
     Init {
         /// `rte_errno` after the call.
         errno: i32,
@@ -311,5 +316,23 @@ fn scatter(possible: bool) -> &'static str {
         ", and spreading a frame over several was not allowed"
     } else {
         ", and the driver cannot spread a frame over several"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_without_a_number_claims_no_success() {
+        let error = |errno| EalError::Init {
+            errno,
+            said: String::new(),
+            args: "--no-pci".into(),
+            hint: "Try again.".into(),
+        };
+        assert_eq!(error(0).to_string(), "DPDK did not start. Arguments: --no-pci. Try again.");
+        let with = error(13).to_string();
+        assert!(with.starts_with("DPDK did not start: ") && with.contains("(error 13)."), "{with}");
     }
 }

@@ -178,7 +178,7 @@ pub enum DownReason {
     #[error("closed")]
     Closed,
     /// The peer closed it.
-    #[error("closed by the peer ({0:?})")]
+    #[error("closed by the peer{}", closing(.0))]
     ByPeer(CloseReason),
     /// The peer began anew.
     #[error("the peer restarted: connect again")]
@@ -191,12 +191,12 @@ pub enum DownReason {
     Refused(RefuseReason),
     /// No answer to the handshake.
     #[error(
-        "no answer within {0:?}: is an endpoint listening there, with this queue pair number and Q_Key, and does a firewall let UDP port 4791 pass?"
+        "no answer within {0:.1?}: is an endpoint listening there, with this queue pair number and Q_Key, and does a firewall let UDP port 4791 pass?"
     )]
     NoAnswer(Duration),
     /// The peer fell silent.
     #[error(
-        "nothing heard for {silent:?} ({unacknowledged} segments unacknowledged, last sent on path {path}): {}",
+        "nothing heard for {silent:.1?} ({unacknowledged} segments unacknowledged, last sent on path {path}): {}",
         if *.unacknowledged > 0 { "the peer stopped, or the network in between loses everything" } else { "the peer stopped without closing, or the network is cut" }
     )]
     Silence {
@@ -207,6 +207,14 @@ pub enum DownReason {
         /// The path that was used last.
         path: u8,
     },
+}
+
+fn closing(reason: &CloseReason) -> &'static str {
+    match reason {
+        CloseReason::Application => "",
+        CloseReason::Silence => ", which had heard nothing from here for too long",
+        CloseReason::Protocol => ", which found a breach of the protocol",
+    }
 }
 
 fn refusal(reason: &RefuseReason) -> &'static str {

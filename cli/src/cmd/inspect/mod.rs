@@ -9,7 +9,7 @@ mod wait;
 use crate::args::OutputArgs;
 use crate::capture::{CaptureError, Reader, Record};
 use crate::error::{Error, Exit};
-use crate::report::json::Stream;
+use crate::report::json::{JsonTarget, Stream};
 use crate::report::{Out, hexdump::Hexdump};
 use crate::signal;
 use clap::Args;
@@ -82,10 +82,28 @@ struct FileResult {
     error: Option<String>,
 }
 
+/// Whether two names are of one file that is there.
+fn same_file(a: &Path, b: &Path) -> bool {
+    match (a.canonicalize(), b.canonicalize()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => false,
+    }
+}
+
 /// Runs `inspect`. With `verbose` above zero lines have more, and packets other than RoCEv2 get lines too.
 pub fn run(args: &InspectArgs, verbose: u8) -> Result<Exit, Error> {
     let stop = signal::install()?;
     let target = args.output.json();
+    if let JsonTarget::File(to) = &target
+        && let Some(read) = args.files.iter().find(|file| same_file(file, to))
+    {
+        return Err(Error::usage(format_args!(
+            "--json={} would overwrite the capture {}",
+            to.display(),
+            read.display()
+        ))
+        .hint("name another file for the JSON"));
+    }
     let parameters = Parameters {
         files: args.files.iter().map(|f| f.to_string_lossy()).collect(),
         summary: args.summary,

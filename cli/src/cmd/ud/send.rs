@@ -177,6 +177,9 @@ impl SendArgs {
 pub fn run(args: &SendArgs, verbosity: u8) -> Result<Exit, Error> {
     let stop = signal::install()?;
     // Before anything is opened: what no IB MTU holds, or not the one asked for.
+    if args.count == 0 {
+        return Err(Error::usage("there is nothing to send: -n 1 or more"));
+    }
     check_size(args, args.ib_mtu.unwrap_or(Mtu::B4096).bytes())?;
     let config = OpenConfig {
         ib_mtu: args.ib_mtu,

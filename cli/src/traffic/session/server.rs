@@ -31,6 +31,8 @@ struct Serving {
     spec: TestSpec,
     client_base: Qpn,
     welcome: Message,
+    /// It has said nothing since it asked for the test.
+    mute: bool,
 }
 
 impl<D: Drive> Bench<D> {
@@ -72,9 +74,12 @@ impl<D: Drive> Bench<D> {
                         else {
                             continue;
                         };
-                        let report = self.serve_test(&mut serving, server)?;
+                        let first = last.is_none();
+                        let report = self.serve_test(&mut serving, first, server)?;
                         self.last_heard = self.drive.now();
-                        last = Some((serving, report));
+                        if let Some(report) = report {
+                            last = Some((serving, report));
+                        }
                         break;
                     }
                     Message::Done { test, .. } => {
@@ -136,15 +141,36 @@ impl<D: Drive> Bench<D> {
         };
         let qps = self.make_qps(&spec)?;
         let welcome = Message::Welcome { id, test, qpn: qps.base.get() };
-        Ok(Some(Serving { peer, id, test, spec, client_base, welcome }))
+        Ok(Some(Serving { peer, id, test, spec, client_base, welcome, mute: true }))
     }
 
-    /// Runs the server's end of a test; returns the report it gave.
-    fn serve_test(&mut self, s: &mut Serving, server: &mut impl Serve) -> Result<Message, Error> {
+    /// Runs the server's end of a test; returns the report it gave. None if it is a client's first, who asked for it and then said
+    /// nothing more: anybody can send one packet in anybody's name, and whoever waits for a client goes on waiting.
+    fn serve_test(
+        &mut self,
+        s: &mut Serving,
+        first: bool,
+        server: &mut impl Serve,
+    ) -> Result<Option<Message>, Error> {
         let qps = self.qps.clone().ok_or_else(|| Error::failed("no queue pairs"))?;
         let mut flow = Flow::open(&mut self.drive, qps, &s.spec)?;
         server.began(s.peer.ip, &s.spec);
-        let ah = self.reach(s.peer.ip)?;
+        let ah = match self.reach(s.peer.ip)? {
+            Some(ah) => ah,
+            None if first => {
+                tracing::warn!(
+                    "{} asked for a test, but does not answer when asked for its MAC address",
+                    s.peer.ip
+                );
+                return Ok(None);
+            }
+            None => {
+                return Err(Error::failed(format_args!(
+                    "{} reached us, but does not answer when asked for its MAC address",
+                    s.peer.ip
+                )));
+            }
+        };
         let before = self.counters()?;
         let lost = self.port.lost();
         let started = self.drive.now();
@@ -183,6 +209,14 @@ impl<D: Drive> Bench<D> {
                 break None;
             }
         };
+        let mute = first && s.mute && flow.rx.count() == 0;
+        if failure.is_some() && mute && !self.stopped() && self.check_port().is_ok() {
+            tracing::warn!(
+                "{} asked for a test and said nothing more: waiting for another client",
+                s.peer.ip
+            );
+            return Ok(None);
+        }
         let after = self.counters()?;
         let sent = match &echo {
             Some(echo) => echo.answered,
@@ -209,21 +243,19 @@ impl<D: Drive> Bench<D> {
             link_lost: self.port.lost() - lost,
             reliable: None,
         })?;
-        failure.map_or(Ok(report), Err)
+        failure.map_or(Ok(Some(report)), Err)
     }
 
-    /// The address handle for the client; its neighbour entry may have to be asked for first.
-    fn reach(&mut self, ip: IpAddr) -> Result<AhKey, Error> {
+    /// The address handle for the client; its neighbour entry may have to be asked for first. None if nobody answers.
+    fn reach(&mut self, ip: IpAddr) -> Result<Option<AhKey>, Error> {
         let started = self.drive.now();
         loop {
             let (ah, ready) = self.control.route(&mut self.drive, ip)?;
             if ready {
-                return Ok(ah);
+                return Ok(Some(ah));
             }
             if self.drive.now().saturating_since(started) > SILENCE {
-                return Err(Error::failed(format_args!(
-                    "{ip} reached us, but does not answer when asked for its MAC address"
-                )));
+                return Ok(None);
             }
             self.idle_round();
         }
@@ -232,7 +264,7 @@ impl<D: Drive> Bench<D> {
     /// The server's control messages while a test runs.
     fn hear(
         &mut self,
-        s: &Serving,
+        s: &mut Serving,
         flow: &Flow,
         now: Instant,
         announced: &mut Option<u64>,
@@ -247,6 +279,7 @@ impl<D: Drive> Bench<D> {
                 continue;
             }
             self.last_heard = now;
+            s.mute &= matches!(message, Message::Hello { .. });
             match message {
                 // The welcome was lost.
                 Message::Hello { test, .. } if test == s.test => {

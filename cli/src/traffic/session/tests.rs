@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Exit;
-use crate::rendezvous::message::{Message, TestKind};
+use crate::rendezvous::message::{Message, TestKind, VERSION};
 use crate::rendezvous::{CONTROL_QPN, Peer};
 use crate::traffic::drive::{Buf, Inline, Threaded};
 use crate::traffic::pingpong::WARM_UP;
@@ -457,6 +457,35 @@ impl Act for Two {
 fn one_client_at_a_time() {
     let said = refused(&Pair::new(Form::Inline), Serving::default(), Two);
     assert!(said.contains("another client is being served"), "{said}");
+}
+
+/// A hello, as anybody can forge it, then nothing for too long, then a session.
+struct OneWord;
+
+impl Act for OneWord {
+    type Out = Result<Vec<TestResult>, Error>;
+
+    fn act<D: Drive>(self, mut bench: Bench<D>) -> Self::Out {
+        let peer = Peer { ip: SERVER.parse().unwrap(), qpn: Qpn::new(CONTROL_QPN).unwrap() };
+        let spec = bw(1, 1);
+        let hello = Message::Hello { v: VERSION, id: 5, test: 1, qpn: 77, mtu: 4096, workers: 1, spec };
+        while !matches!(bench.control.next_message(), Some((_, Message::Welcome { id: 5, .. }))) {
+            bench.control.send(&mut bench.drive, peer, &hello)?;
+            bench.linger()?;
+        }
+        std::thread::sleep(SILENCE + Duration::from_secs(1));
+        Run::new([bw(64, 100)]).act(bench)
+    }
+}
+
+#[test]
+fn a_hello_and_nothing_more_ends_no_server() {
+    let (server, client) = Pair::new(Form::Inline).start(Serving::default(), OneWord);
+    let results = client.out().unwrap();
+    assert_eq!(results[0].server.messages, 100);
+    let (outcome, seen) = server.out();
+    outcome.unwrap();
+    assert_eq!(seen.len(), 1, "of what nobody sent, nothing is told");
 }
 
 #[test]
