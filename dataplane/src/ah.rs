@@ -137,7 +137,8 @@ pub enum AhError {
 
 #[derive(Debug)]
 pub(crate) struct Ah {
-    pub port: usize,
+    /// Index of the worker's port; narrow, as thousands of peers have a handle each.
+    pub port: u16,
     /// Whose MAC address it sends to: the peer, or a router.
     pub next_hop: IpAddr,
     /// True when UDP source ports follow the sending queue pair.
@@ -148,4 +149,14 @@ pub(crate) struct Ah {
     /// Something was sent by it since the neighbour table last looked.
     pub used: bool,
     pub template: Template,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_small_enough_to_have_one_for_each_peer() {
+        assert!(size_of::<Ah>() <= 100, "{}", size_of::<Ah>());
+    }
 }

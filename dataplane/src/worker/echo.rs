@@ -75,7 +75,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     /// See [`EchoError`].
     pub fn send_echo(&mut self, ah: AhKey, ident: u16, sequence: u16, len: usize) -> Result<(), EchoError> {
         let ah = self.core.ahs.get(ah).ok_or(EchoError::NoAh)?;
-        let port = self.ports.get_mut(ah.port).ok_or(EchoError::NoAh)?;
+        let port = self.ports.get_mut(usize::from(ah.port)).ok_or(EchoError::NoAh)?;
         if !ah.ready {
             return Err(EchoError::Unresolved);
         }

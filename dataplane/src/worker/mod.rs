@@ -504,7 +504,9 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
     /// An address handle. Until the neighbour answers (see [`Worker::ah_state`]) sends by it are refused with
     /// [`PostError::AddressUnresolved`]; the worker asks once a second, and more rarely once that has been in vain.
     pub fn create_ah(&mut self, config: &AhConfig, now: Instant) -> Result<AhKey, AhError> {
-        let port = self.ports.get_mut(config.port).ok_or(AhError::NoPort(config.port))?;
+        let none = AhError::NoPort(config.port);
+        let Ok(index) = u16::try_from(config.port) else { return Err(none) };
+        let port = self.ports.get_mut(config.port).ok_or(none)?;
         if self.core.ahs.len() >= self.core.max_ahs {
             return Err(AhError::TooMany(self.core.max_ahs));
         }
@@ -537,7 +539,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             if next_hop == dst { String::new() } else { format!(" by way of {next_hop}") }
         );
         let key = self.core.ahs.insert(Ah {
-            port: config.port,
+            port: index,
             next_hop,
             follow_qp: config.src_port.is_none(),
             tracked: config.dst_mac.is_none(),
@@ -565,7 +567,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         if ah.ready {
             return Some(AhState::Ready);
         }
-        let known = self.ports.get(ah.port).and_then(|p| p.local.neighbours.get(ah.next_hop));
+        let known = self.ports.get(usize::from(ah.port)).and_then(|p| p.local.neighbours.get(ah.next_hop));
         let asked = known.map_or(0, |n| n.asked);
         Some(match known.map(|n| n.state) {
             Some(neighbour::State::Failed) => AhState::Failed { asked },
@@ -578,7 +580,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         let Some(ah) = self.core.ahs.remove(key) else { return false };
         self.core.touch();
         if ah.tracked
-            && let Some(port) = self.ports.get_mut(ah.port)
+            && let Some(port) = self.ports.get_mut(usize::from(ah.port))
         {
             port.local.neighbours.release(ah.next_hop, key);
         }

@@ -219,7 +219,7 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
             if qp.state != QpState::ReadyToSend {
                 return Err(PostError::State(qp.state));
             }
-            let ah = core.ahs.get(wr.ah).filter(|a| a.port == qp.port).ok_or(PostError::NoAh)?;
+            let ah = core.ahs.get(wr.ah).filter(|a| usize::from(a.port) == qp.port).ok_or(PostError::NoAh)?;
             if !ah.ready {
                 return Err(PostError::AddressUnresolved);
             }
