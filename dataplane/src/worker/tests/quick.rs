@@ -47,6 +47,44 @@ fn of_sends_that_are_alike_most_go_quickly() {
     }
 }
 
+/// After so many sends of a length and one more that may be signaled, whether the quick way takes the next one.
+fn takes(depth: u32, (len, count): (usize, usize), signals: [bool; 2]) -> bool {
+    let mut sender = Sender::new(false);
+    sender.drain();
+    let w = &mut sender.w;
+    let qp = w.create_qp(&QpConfig { send_depth: depth, ..QpConfig::new(sender.cq) }).unwrap();
+    let plain = SendWr {
+        wr_id: 1,
+        ah: sender.ahs[0],
+        dst_qpn: Qpn::new(0x77).unwrap(),
+        qkey: QKey(1),
+        imm: None,
+        solicited: false,
+        signaled: false,
+    };
+    let message = vec![7; len];
+    let [before, next] = signals.map(|signaled| SendWr { signaled, ..plain });
+    for i in 1..count {
+        // The first of a flow is of the other way, as are those that do not go on with a burst.
+        let quickly = w.post_send_quickly(qp, plain, len, |to| to.copy_from_slice(&message));
+        assert!(quickly || w.post_send(qp, &plain, &message).is_ok(), "{i}");
+    }
+    w.post_send(qp, &before, &message).unwrap();
+    w.post_send_quickly(qp, next, len, |to| to.copy_from_slice(&message))
+}
+
+#[test]
+fn what_needs_more_than_the_quick_way_does_goes_the_other() {
+    let plain = [false; 2];
+    assert!(takes(8, (64, 4), plain));
+    assert!(!takes(8, (64, 4), [false, true]), "it completes");
+    assert!(!takes(8, (64, 4), [true, false]), "the one before completes, so that another run begins");
+    assert!(takes(5, (64, 4), plain) && !takes(4, (64, 4), plain), "as deep as its queue");
+    // Frames of 4096 and 62 bytes. The first is not among those that get their ICRC together.
+    assert!(takes(8, (4096, 4), plain) && !takes(8, (4096, 5), plain), "more than 16 KiB without their ICRC");
+    assert!(!takes(8, (64, 1), plain), "the first of a burst");
+}
+
 #[test]
 fn receives_are_posted_quickly_where_there_is_room() {
     let mut sender = Sender::new(false);
