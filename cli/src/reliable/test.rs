@@ -291,14 +291,20 @@ impl Run {
             },
             _ => {}
         }
-        if !self.answered && self.expected.is_some_and(|sent| self.meter.count() >= sent) {
-            self.answered = true;
-            let (report, figures) = self.report(end);
-            let told = Message::Result { report: report.clone(), figures: Box::new(figures.clone()) };
-            end.say(self.session, &told)?;
-            self.own = Some((report, figures));
-            self.taken = false;
+        Ok(())
+    }
+
+    /// Tells the peer what came, once everything has, and what was sent has arrived: its figures are of the whole test then.
+    fn answer<I: PortIo + 'static>(&mut self, end: &mut End<I>) -> Result<(), Error> {
+        if self.answered || !self.told || self.expected.is_none_or(|sent| self.meter.count() < sent) {
+            return Ok(());
         }
+        self.answered = true;
+        let (report, figures) = self.report(end);
+        let told = Message::Result { report: report.clone(), figures: Box::new(figures.clone()) };
+        end.say(self.session, &told)?;
+        self.own = Some((report, figures));
+        self.taken = false;
         Ok(())
     }
 
@@ -356,6 +362,7 @@ impl Run {
                 self.take(end, done)?;
                 busy = true;
             }
+            self.answer(end)?;
             while let Some(event) = end.event() {
                 match event {
                     Event::Down { session, reason, .. } if self.sessions.contains(&session) => {

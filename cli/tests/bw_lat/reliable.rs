@@ -22,10 +22,9 @@ fn reliable_messages_of_any_size_arrive_both_ways() {
         }
         let reliable = &result["reliable"];
         assert_eq!(reliable["messages"], 80);
-        // 300,000 bytes are 75 segments of 4008 bytes; 40 messages and a few of the test's own. A side's figures are of when it had received
-        // everything, when it may not have sent all.
+        // 300,000 bytes are 75 segments of 4008 bytes; 40 messages and a few of the test's own.
         let segments = number(&reliable[own]["segments"]) - number(&reliable[own]["retransmitted"]);
-        assert!((1_000.0..3_010.0).contains(&segments), "{own}: {reliable}");
+        assert!((3_000.0..3_010.0).contains(&segments), "{own}: {reliable}");
         assert!(number(&reliable["control_share"]) < 0.5, "{reliable}");
     }
 }
