@@ -53,17 +53,40 @@ static uint64_t handle(void)
 	return ah;
 }
 
-/* The next completion of an endpoint, while both are polled. */
+/* What `look` finds at an endpoint, while both are polled; it must come in time. */
+static void await(int (*look)(spw_endpoint_t *, void *), spw_endpoint_t *of, void *found)
+{
+	for (double until = now() + 20; now() < until;) {
+		if (look(of, found) == 1)
+			return;
+		spw_poll(client, NULL, 0);
+		spw_poll(server, NULL, 0);
+	}
+	fprintf(stderr, "nothing came\n");
+	exit(1);
+}
+
+static int one_completion(spw_endpoint_t *of, void *found)
+{
+	return spw_poll(of, found, 1);
+}
+
+static int one_message(spw_endpoint_t *of, void *found)
+{
+	return spw_poll_messages(of, found, 1);
+}
+
+static int one_event(spw_endpoint_t *of, void *found)
+{
+	return spw_poll_event(of, found);
+}
+
+/* The next completion of an endpoint. */
 static spw_completion next(spw_endpoint_t *of)
 {
 	spw_completion done;
-	for (double until = now() + 20; now() < until;) {
-		if (spw_poll(of, &done, 1) == 1)
-			return done;
-		spw_poll(of == client ? server : client, NULL, 0);
-	}
-	fprintf(stderr, "no completion came\n");
-	exit(1);
+	await(one_completion, of, &done);
+	return done;
 }
 
 /* Nothing comes at an endpoint. */
@@ -157,30 +180,19 @@ static void raw(void)
 	TRUE(now() - start >= 0.2 && now() - start < 3);
 }
 
-/* The next reliable message that is done with at an endpoint, or event, while both are polled. */
+/* The next reliable message that is done with at an endpoint, and the next event. */
 static spw_done done_at(spw_endpoint_t *of)
 {
 	spw_done done;
-	for (double until = now() + 20; now() < until;) {
-		if (spw_poll_messages(of, &done, 1) == 1)
-			return done;
-		spw_poll(of == client ? server : client, NULL, 0);
-	}
-	fprintf(stderr, "no message was done\n");
-	exit(1);
+	await(one_message, of, &done);
+	return done;
 }
 
 static spw_event event_at(spw_endpoint_t *of)
 {
 	spw_event event;
-	for (double until = now() + 20; now() < until;) {
-		if (spw_poll_event(of, &event) == 1)
-			return event;
-		spw_poll(client, NULL, 0);
-		spw_poll(server, NULL, 0);
-	}
-	fprintf(stderr, "no event came\n");
-	exit(1);
+	await(one_event, of, &event);
+	return event;
 }
 
 static void reliable(void)
