@@ -225,3 +225,103 @@ void held(struct end *a, struct end *b)
 	quiet(b);
 	ibv_destroy_ah(ah);
 }
+
+/* One of 20 bytes that all are its number. */
+static void post_nth(struct end *a, struct end *b, struct ibv_ah *ah, int n, unsigned flags)
+{
+	struct ibv_send_wr *wr = send_wr(a, b, ah, n, 20);
+	memset(a->memory + 100 * n, n, 20);
+	wr->sg_list->addr += 100 * n;
+	wr->send_flags = flags;
+	EQUAL(post(a, wr), 0);
+}
+
+/*
+ * Sends that go on as those before them did, until one differs: what they are spared must not be what it needs. Each several times, since the
+ * device's thread may send in between, after which nothing is spared.
+ */
+void alike(struct end *a, struct end *b)
+{
+	struct ibv_qp *first[2] = { a->qp, b->qp };
+	struct ibv_qp_init_attr_ex init = { .send_cq = a->cq, .recv_cq = a->cq, .qp_type = IBV_QPT_UD, .cap = { 32, 1, 1, 1, 64 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .pd = a->pd,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM };
+	CHECK((a->qp = ibv_create_qp_ex(a->context, &init)));
+	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(a->qp);
+	b->qp = new_qp(b, 32, 0, 1);
+	for (int i = 0; i < 2; i++) {
+		to_init(i ? b->qp : a->qp, QKEY, 0);
+		to_rts(i ? b->qp : a->qp);
+	}
+	struct ibv_ah *ah = handle(a, b, 0, 0);
+	for (int turn = 0; turn < 5; turn++) {
+		for (int i = 0; i < 20; i++)
+			EQUAL(post_recv(b, i % 16, 200), 0);
+		/* The completion queue has 16 places: one that completes waits, and no other overtakes it. */
+		for (int i = 0; i < 20; i++)
+			post_nth(a, b, ah, i, i < 16 || i == 18 ? IBV_SEND_SIGNALED : 0);
+		for (int i = 0; i < 16; i++)
+			sent(a, i);
+		sent(a, 18);
+		for (int i = 0; i < 20; i++)
+			took(b, i % 16, i, 20);
+		/* An immediate, and an event that is asked for. */
+		for (int i = 0; i < 6; i++)
+			EQUAL(post_recv(b, i, 200), 0);
+		for (int i = 0; i < 3; i++)
+			post_nth(a, b, ah, i, 0);
+		ibv_wr_start(ex);
+		ex->wr_id = 3;
+		ex->wr_flags = 0;
+		ibv_wr_send_imm(ex, htobe32(77));
+		ibv_wr_set_ud_addr(ex, ah, b->qp->qp_num, QKEY);
+		ibv_wr_set_sge(ex, a->mr->lkey, (uintptr_t)a->memory, 20);
+		EQUAL(ibv_wr_complete(ex), 0);
+		for (int i = 0; i < 3; i++)
+			took(b, i, i, 20);
+		struct ibv_wc wc = wait_for(b);
+		EQUAL(wc.wc_flags, IBV_WC_GRH | IBV_WC_WITH_IMM);
+		EQUAL(be32toh(wc.imm_data), 77);
+		EQUAL(ibv_req_notify_cq(b->cq, 1), 0);
+		post_nth(a, b, ah, 0, 0);
+		post_nth(a, b, ah, 1, 0);
+		struct pollfd event = { .fd = b->channel->fd, .events = POLLIN };
+		EQUAL(post_recv(b, 6, 200), 0);
+		post_nth(a, b, ah, 2, IBV_SEND_SOLICITED);
+		EQUAL(poll(&event, 1, 5000), 1);
+		struct ibv_cq *cq;
+		void *context;
+		EQUAL(ibv_get_cq_event(b->channel, &cq, &context), 0);
+		ibv_ack_cq_events(cq, 1);
+		for (int i = 0; i < 3; i++)
+			took(b, i + 4, i, 20);
+		/* Longer than inline data may be, and a key that does not open. */
+		for (int i = 0; i < 3; i++) {
+			EQUAL(post_recv(b, i, 200), 0);
+			EQUAL(post(a, send_wr(a, b, ah, i, 65)), 0);
+		}
+		struct ibv_send_wr *wr = send_wr(a, b, ah, 3, 65);
+		wr->send_flags = IBV_SEND_INLINE;
+		EQUAL(post(a, wr), EINVAL);
+		wr->send_flags = 0;
+		wr->sg_list->lkey++;
+		EQUAL(post(a, wr), EINVAL);
+		for (int i = 0; i < 3; i++)
+			got(b, i, 65);
+	}
+	/* A receive to where it may not write. */
+	struct ibv_mr *read_only = ibv_reg_mr(b->pd, b->memory, 100, 0);
+	CHECK(read_only);
+	struct ibv_sge sge = { (uintptr_t)b->memory, 100, read_only->lkey };
+	struct ibv_recv_wr recv = { .sg_list = &sge, .num_sge = 1 }, *bad = NULL;
+	EQUAL(ibv_post_recv(b->qp, &recv, &bad), EINVAL);
+	CHECK(bad == &recv);
+	sge.lkey = b->mr->lkey;
+	EQUAL(ibv_post_recv(b->qp, &recv, &bad), 0);
+	EQUAL(ibv_dereg_mr(read_only), 0);
+	EQUAL(ibv_destroy_qp(a->qp), 0);
+	EQUAL(ibv_destroy_qp(b->qp), 0);
+	a->qp = first[0];
+	b->qp = first[1];
+	ibv_destroy_ah(ah);
+}

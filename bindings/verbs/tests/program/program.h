@@ -58,7 +58,7 @@ struct end {
 extern struct ibv_context *contexts[2];
 
 double now(void);
-void open_both(void);
+void open_device(int which);
 int state(struct ibv_qp *qp);
 void to_init(struct ibv_qp *qp, uint32_t qkey, uint16_t pkey_index);
 void to_rts(struct ibv_qp *qp);
@@ -91,6 +91,7 @@ void events(struct end *a, struct end *b);
 void refused(struct end *a, struct end *b);
 void ending(struct end *a, struct end *b);
 void lists(struct end *a, struct end *b);
+void alike(struct end *a, struct end *b);
 void odd(struct end *a, struct end *b);
 void held(struct end *a, struct end *b);
 
