@@ -38,11 +38,11 @@ pub trait Codec {
     /// Counts or lengths do not fit. Then nothing was written.
     fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), Error>;
 
-    /// Makes one parity shard.
+    /// Makes some parity shards, from number `first` on, in one pass over the data.
     ///
     /// # Errors
-    /// Counts, lengths or the index do not fit. Then nothing was written.
-    fn encode_one(&self, index: usize, data: &[&[u8]], parity: &mut [u8]) -> Result<(), Error>;
+    /// Counts, lengths or the numbers do not fit. Then nothing was written.
+    fn encode_from(&self, first: usize, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), Error>;
 }
 
 /// A systematic Reed–Solomon code for groups of `k` data and `r` parity shards, at most 256 together.
@@ -111,20 +111,18 @@ impl Codec for ReedSolomon {
     }
 
     fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), Error> {
-        count(data.len(), self.data)?;
         count(parity.len(), self.parity)?;
-        one_length(data.iter().copied().chain(parity.iter().map(|p| &**p)).enumerate())?;
-        self.kernel.multiply(self.rows.rows(0, self.parity), data, parity);
-        Ok(())
+        self.encode_from(0, data, parity)
     }
 
-    fn encode_one(&self, index: usize, data: &[&[u8]], parity: &mut [u8]) -> Result<(), Error> {
+    fn encode_from(&self, first: usize, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), Error> {
         count(data.len(), self.data)?;
-        if index >= self.parity {
-            return Err(Error::Index { index, parity: self.parity });
+        let end = first.saturating_add(parity.len());
+        if end > self.parity {
+            return Err(Error::Index { index: end - 1, parity: self.parity });
         }
-        one_length(data.iter().copied().chain([&*parity]).enumerate())?;
-        self.kernel.multiply(self.rows.rows(index, 1), data, &mut [parity]);
+        one_length(data.iter().copied().chain(parity.iter().map(|p| &**p)).enumerate())?;
+        self.kernel.multiply(self.rows.rows(first, parity.len()), data, parity);
         Ok(())
     }
 }

@@ -29,18 +29,18 @@ impl Workshop {
         Workshop { codes, padded: vec![0; longest], recovered: vec![0; longest * MOST_PARITY] }
     }
 
-    /// Makes parity shard `index` of a group, as long as `parity`.
+    /// Makes parity shards of a group from number `first` on, all of one length. It reads the data once, however many they are.
     ///
     /// # Errors
     /// More shards than there may be, or lengths that do not fit. Then nothing was written.
-    pub fn encode(&mut self, index: usize, data: &[&[u8]], parity: &mut [u8]) -> Result<(), Error> {
+    pub fn encode(&mut self, first: usize, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), Error> {
         let Workshop { codes, padded, .. } = self;
         let code = code(codes, data.len())?;
         let mut shards: ArrayVec<&[u8], MOST_DATA> = data.iter().copied().collect();
         if let Some(last) = shards.last_mut() {
-            *last = pad(last, parity.len(), padded);
+            *last = pad(last, parity.first().map_or(0, |shard| shard.len()), padded);
         }
-        code.code().encode_one(index, &shards, parity)
+        code.code().encode_from(first, &shards, parity)
     }
 
     /// Recovers the data shards that did not come, and returns them, one after the other, each of `length` bytes. `parity` are numbers and
@@ -121,7 +121,7 @@ mod tests {
             let data: Vec<&[u8]> = message.chunks(length).collect();
             let mut parity = vec![vec![0xaa; length]; 3];
             for (i, shard) in parity.iter_mut().enumerate() {
-                shop.encode(i, &data, shard).unwrap();
+                shop.encode(i, &data, &mut [shard]).unwrap();
             }
             for lost in [vec![0], vec![data.len() - 1], (0..data.len().min(3)).collect()] {
                 let came: Vec<Option<&[u8]>> =
@@ -138,9 +138,12 @@ mod tests {
             }
         }
         let shard = [1u8; 8];
-        assert!(matches!(workshop.encode(0, &[], &mut [0; 8]), Err(Error::Empty { data: 0, .. })));
+        assert!(matches!(workshop.encode(0, &[], &mut [&mut [0; 8]]), Err(Error::Empty { data: 0, .. })));
         let many = [shard.as_slice(); 65];
-        assert!(matches!(workshop.encode(0, &many, &mut [0; 8]), Err(Error::TooManyShards { data: 65, .. })));
+        assert!(matches!(
+            workshop.encode(0, &many, &mut [&mut [0; 8]]),
+            Err(Error::TooManyShards { data: 65, .. })
+        ));
         assert_eq!(
             workshop.recover(8, &[None, Some(&shard)], &[]).map(|_| ()).unwrap_err(),
             Error::TooFewShards { lost: 1, parity: 0 }

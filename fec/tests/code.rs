@@ -65,7 +65,7 @@ fn parity_equals_the_reference_with_every_kernel() {
 }
 
 #[test]
-fn one_parity_shard_is_the_same_as_among_all() {
+fn some_parity_shards_are_the_same_as_among_all() {
     let data = shards(12, 100, 3);
     #[allow(unused_mut)]
     let mut kernels: Vec<_> = kernel::all().collect();
@@ -73,10 +73,12 @@ fn one_parity_shard_is_the_same_as_among_all() {
     kernels.push(kernel::ISAL);
     for kernel in kernels {
         let code = ReedSolomon::with_kernel(kernel, 12, 5).unwrap();
-        for (i, wanted) in encoded(&code, &data).iter().enumerate() {
-            let mut parity = vec![1; 100];
-            code.encode_one(i, &slices(&data), &mut parity).unwrap();
-            assert_eq!(&parity, wanted, "{}", kernel.name());
+        let wanted = encoded(&code, &data);
+        for (first, end) in (0..5).flat_map(|first| (first + 1..=5).map(move |end| (first, end))) {
+            let mut parity = vec![vec![1; 100]; end - first];
+            let mut places: Vec<&mut [u8]> = parity.iter_mut().map(Vec::as_mut_slice).collect();
+            code.encode_from(first, &slices(&data), &mut places).unwrap();
+            assert_eq!(parity, wanted[first..end], "{}, {first} to {end}", kernel.name());
         }
     }
 }
@@ -176,7 +178,10 @@ fn wrong_numbers_are_refused() {
     assert_eq!(error, Error::Length { shard: 4, given: 4, wanted: 10 });
     let error = encode(&[&[], &[], &[]], &mut [&mut [], &mut []]);
     assert_eq!(error, Error::Length { shard: 0, given: 0, wanted: 1 });
-    assert_eq!(code.encode_one(2, &slices(&good), &mut a), Err(Error::Index { index: 2, parity: 2 }));
+    let from = |first, parity: &mut [&mut [u8]]| code.encode_from(first, &slices(&good), parity);
+    assert_eq!(from(2, &mut [&mut a]), Err(Error::Index { index: 2, parity: 2 }));
+    assert_eq!(from(1, &mut [&mut a, &mut b]), Err(Error::Index { index: 2, parity: 2 }));
+    assert_eq!(from(usize::MAX, &mut [&mut a]), Err(Error::Index { index: usize::MAX - 1, parity: 2 }));
     assert_eq!((a, b, short), ([9; 10], [9; 10], [9; 4]), "nothing was written");
 
     let mut decoder = Decoder::new(code);

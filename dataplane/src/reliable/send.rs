@@ -77,7 +77,11 @@ impl<B: Buffer> Reliable<B> {
                     let (headers, parity, sends) = (&self.headers, &mut self.parity, &self.sends);
                     worker.post_send_with(qp, &wr, first + shards.len as usize, |place| {
                         let rest = put(place, headers.get(..first).unwrap_or_default());
-                        if !parity.make(shards, sends, rest) {
+                        let made = match next.to {
+                            Destination::Session(key) => parity.make(key, shards, sends, rest),
+                            Destination::Address(_) => false,
+                        };
+                        if !made {
                             rest.fill(0);
                         }
                     })

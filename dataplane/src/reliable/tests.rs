@@ -469,6 +469,8 @@ fn a_packet_whose_sends_have_ended_brings_nothing_of_others() {
         stride: 4_008,
         count: 1,
         index: 0,
+        shards: 1,
+        seq: Seq(0),
         len: 100,
     };
     let waits = Transmit {

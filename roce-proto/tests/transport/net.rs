@@ -132,7 +132,7 @@ impl Host {
         let from = to.len();
         to.resize(from + shards.len as usize, 0);
         if shards.len > 0 {
-            self.workshop.encode(shards.index.into(), &data, &mut to[from..]).expect("a group");
+            self.workshop.encode(shards.index.into(), &data, &mut [&mut to[from..]]).expect("a group");
         }
     }
 

@@ -333,7 +333,8 @@ impl Host {
         let from = to.len();
         to.resize(from + of.len as usize, 0);
         if of.len > 0 {
-            let made = self.workshop.encode(of.index.into(), &data, to.get_mut(from..).unwrap_or_default());
+            let made =
+                self.workshop.encode(of.index.into(), &data, &mut [to.get_mut(from..).unwrap_or_default()]);
             made.map_err(|e| (Check::Bytes, format!("{of:?}: {e}")))?;
         }
         Ok(())

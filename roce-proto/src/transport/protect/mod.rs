@@ -10,6 +10,7 @@ mod send;
 pub use repair::{Group, Repair};
 pub(super) use send::Protecting;
 
+use crate::wire::shim::Seq;
 use fec::CodecId;
 use fec::policy::{Policy, Protection};
 
@@ -59,6 +60,10 @@ pub struct Shards {
     pub count: u8,
     /// Which parity shard of the group it is.
     pub index: u8,
+    /// How many the group has. The others follow, each once those of other groups of its block are out.
+    pub shards: u8,
+    /// The sequence of the group's first segment, which is in no other group of the session.
+    pub seq: Seq,
     /// Bytes of the shard: those of the group's first segment.
     pub len: u32,
 }

@@ -222,6 +222,8 @@ impl Engine {
             stride: u64::from(stride) * segment,
             count,
             index,
+            shards: p.parity,
+            seq: first.seq,
             len,
         };
         let to = Destination::Session(self.key(slot));
