@@ -131,6 +131,7 @@ impl Engine {
             s.tx.doubtful -= spurious;
             s.stats.spurious += u64::from(spurious);
             self.counters.spurious += u64::from(spurious);
+            self.losses_told(slot, -(spurious as i32));
             self.be_patient(slot);
             self.widen_reordering(slot);
         }
@@ -145,6 +146,7 @@ impl Engine {
         let unseen = u32::from(more).saturating_sub(self.returned).min(told);
         if unseen > 0 {
             self.counters.unseen += u64::from(unseen);
+            self.losses_told(slot, unseen as i32);
             let bytes = u64::from(unseen) * u64::from(self.sessions[slot].segment);
             self.lost_bytes(slot, bytes);
         }

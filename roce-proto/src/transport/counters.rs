@@ -75,6 +75,8 @@ pub struct Counters {
     pub repaired: u64,
     /// Segments that the peer recovered before anything showed that they were lost.
     pub unseen: u64,
+    /// Losses that no detector found and nothing repaired: parity shards, for the most part. Congestion control was told of them then.
+    pub parity_lost: u64,
     /// Segments sent again.
     pub retransmitted: u64,
     /// Segments sent twice at once, at the end of messages tagged SYNC.

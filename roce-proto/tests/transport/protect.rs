@@ -3,8 +3,8 @@
 use crate::basic::config;
 use crate::net::{Net, Weather};
 use fec::policy::{Policy, Protection};
-use roce_proto::transport::{Algorithm, Config, Drop, Fec, Limits, Operation, Protect, Status};
-use roce_proto::wire::shim::{Data, Kind, Parity, Semantics, Seq};
+use roce_proto::transport::{Algorithm, Config, Drop, Fec, Limits, Operation, PathState, Protect, Status};
+use roce_proto::wire::shim::{Common, Data, Kind, Parity, Semantics, Seq};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -141,6 +141,40 @@ fn a_loss_that_is_known_of_is_not_told_again_when_it_is_repaired() {
     let c = net.hosts[0].engine.counters();
     assert_eq!((c.awaited, c.unseen, c.unrepaired, c.retransmitted), (3, 0, 0, 0), "{c:?}");
     assert_eq!(net.hosts[1].engine.counters().repaired, 3);
+    // Nor is it told again as what the peer says was skipped.
+    net.filter = |_| true;
+    (0..3).for_each(|_| _ = exchange(&mut net, 60_000, GRADIENT));
+    assert_eq!(net.hosts[0].engine.counters().parity_lost, 0);
+}
+
+/// Congestion control heeds losses of parity: the window does not grow as it does without.
+#[test]
+fn lost_parity_slows_the_sender_down() {
+    static LOST: AtomicU32 = AtomicU32::new(0);
+    let took = |lossy: bool| {
+        let mut net = pair_of(Config { congestion: Algorithm::DelayEcn, ..config() });
+        exchange(&mut net, 15_000, GRADIENT);
+        let told = |net: &Net| net.hosts[0].engine.counters().parity_lost;
+        if lossy {
+            net.filter = |bytes| {
+                let lost = Parity::parse(bytes).is_ok_and(|(parity, _)| parity.index == 0);
+                LOST.fetch_add(lost.into(), Relaxed);
+                !lost
+            };
+        }
+        (0..20).for_each(|_| _ = exchange(&mut net, 15_000, GRADIENT));
+        net.filter = |_| true;
+        let lost = if lossy { u64::from(LOST.load(Relaxed)) } else { 0 };
+        assert_eq!(lost >= 20, lossy);
+        // What a feedback tells is believed with the next.
+        assert!(told(&net) <= lost && told(&net) * 10 >= lost * 9, "{} of {lost}", told(&net));
+        assert_eq!(net.hosts[0].engine.counters().unseen, 0);
+        let took = exchange(&mut net, 200_000, GRADIENT);
+        assert_eq!((told(&net), net.hosts[0].engine.counters().retransmitted), (lost, 0));
+        took
+    };
+    let (lossy, sound) = (took(true), took(false));
+    assert!(lossy > sound + ROUND_TRIP / 2, "{lossy:?}, without losses {sound:?}");
 }
 
 /// Congestion control heeds losses that were repaired before any verdict: the window does not grow as it does without.
@@ -292,6 +326,42 @@ fn parity_goes_on_other_paths_than_its_data() {
     };
     exchange(&mut net, 50_000, Semantics::default());
     assert_eq!(USED.load(Relaxed), 0b1111);
+}
+
+/// The path for parity goes dark, and nothing but parity is on it: it is found, parity takes another, and comes back when the path does.
+#[test]
+fn parity_leaves_a_dark_path_and_returns() {
+    static DARK: AtomicU32 = AtomicU32::new(0);
+    static ON: [AtomicU32; 4] = [const { AtomicU32::new(0) }; 4];
+    let mut net = pair_of(Config { paths: 4, ..config() });
+    let key = net.session(0, 1).unwrap();
+    net.filter = |bytes| match (Parity::parse(bytes), Common::parse(bytes)) {
+        (Ok((parity, _)), _) => {
+            ON[usize::from(parity.first.path)].fetch_add(1, Relaxed);
+            parity.first.path != 3 || DARK.load(Relaxed) == 0
+        }
+        (_, Ok(common)) if common.kind == Kind::Probe => common.path != 3 || DARK.load(Relaxed) == 0,
+        _ => true,
+    };
+    let state = |net: &Net| net.hosts[0].engine.path_stats(key, 3).unwrap().state;
+    let send = |net: &mut Net, messages: usize| {
+        ON.iter().for_each(|on| on.store(0, Relaxed));
+        (0..messages).for_each(|_| _ = exchange(net, 50_000, GRADIENT));
+        [0, 1, 2, 3].map(|path| ON[path].load(Relaxed))
+    };
+    let on = send(&mut net, 4);
+    assert!(on[3] >= 4 && on[..3] == [0; 3], "{on:?}");
+    DARK.store(1, Relaxed);
+    send(&mut net, 6);
+    assert_eq!(state(&net), PathState::Bad);
+    let on = send(&mut net, 4);
+    assert!(on[3] == 0 && on.iter().sum::<u32>() >= 4, "{on:?}");
+    DARK.store(0, Relaxed);
+    net.pass(Duration::from_secs(1));
+    assert_eq!(state(&net), PathState::Good);
+    let on = send(&mut net, 4);
+    assert!(on[3] >= 4 && on[..3] == [0; 3], "{on:?}");
+    assert_eq!(net.hosts[0].engine.counters().retransmitted, 0);
 }
 
 /// Whatever the weather: every message once, whole, and nothing left over. Protected messages, unprotected ones, late receives,

@@ -1,6 +1,7 @@
 //! The sender's half.
 
 use super::choose::Question;
+use super::losses::{MOST_PATHS, Watched};
 use super::{CODEC, Shards};
 use crate::time::Instant;
 use crate::transport::api::{Destination, Transmit};
@@ -10,7 +11,7 @@ use crate::transport::recovery::Protection as Left;
 use crate::transport::segments::{CHUNK, Segments, State};
 use crate::transport::session::Sending;
 use crate::transport::table::List;
-use crate::wire::shim::{Data, FeedbackHead, Kind, Parity, Seq, Ticks};
+use crate::wire::shim::{Data, Kind, Parity, Seq, Ticks};
 use core::time::Duration;
 use fec::MOST_DATA;
 use fec::policy::{Losses, Protection};
@@ -21,11 +22,16 @@ pub struct Protecting {
     /// What is lost.
     pub(super) losses: Losses,
     /// What the peer's last feedback said of path sequences that were skipped, and of gaps.
-    last: (u32, u16),
+    pub(super) last: (u32, u16),
     /// What of that was taken for lost, and what for runs of losses; none before the first feedback.
-    counted: Option<(u32, u16)>,
+    pub(super) counted: Option<(u32, u16)>,
+    /// Of what the peer says was skipped, what congestion control was not told of; less than nothing while it knows of losses that the
+    /// peer has not told.
+    pub(super) untold: i32,
+    /// On each path that is for parity, a shard of which nothing is known yet.
+    pub(super) watched: [Option<Watched>; MOST_PATHS],
     /// When the next round trip of `losses` begins.
-    next_round: Instant,
+    pub(super) next_round: Instant,
     /// Lost segments that parity may bring back, in the order of the verdicts.
     pub awaiting: List,
     /// The sequence of the first segment of the block that is being sent.
@@ -61,6 +67,8 @@ impl Protecting {
             losses: Losses::default(),
             last: (0, 0),
             counted: None,
+            untold: 0,
+            watched: [None; MOST_PATHS],
             next_round: Instant::ZERO,
             awaiting: List::default(),
             block: Seq(0),
@@ -170,12 +178,15 @@ impl Engine {
         if self.path(slot, path).tx.penalty >= BAD {
             path = self.next_path(slot, None);
         }
-        let s = &self.sessions[slot];
         let paths = usize::from(self.config.paths);
         let tx = &mut self.paths[slot as usize * paths + usize::from(path)].tx;
         let path_seq = tx.next;
         tx.next = path_seq.next();
         tx.sent += 1;
+        if let Some(own) = path.checked_sub(from) {
+            self.watch_parity(slot, own, path_seq);
+        }
+        let s = &self.sessions[slot];
         let channel = &self.channels[send.channel];
         let number = block.first + group;
         let (segment, count) = (u64::from(s.segment), block.count(group) as u8);
@@ -401,34 +412,6 @@ impl Engine {
         self.wake(slot);
     }
 
-    /// A feedback is the first to tell of so many packets.
-    pub(in crate::transport) fn observe_losses(&mut self, slot: u32, head: &FeedbackHead, told: u32) {
-        let Some(at) = self.sessions[slot].tx.protecting.checked_sub(1) else { return };
-        let round_trip = self.path(slot, 0).tx.rtt.smoothed();
-        let clock = self.clock;
-        let p = &mut self.protecting[at];
-        // What comes late is taken off again soon: the lower one of two reports counts.
-        let now = (head.skipped, head.gaps);
-        let last = core::mem::replace(&mut p.last, now);
-        let Some(counted) = &mut p.counted else {
-            p.counted = Some(now);
-            return;
-        };
-        let (skipped, gaps) = if now.0.wrapping_sub(last.0) as i32 <= 0 { now } else { last };
-        let lost = u32::try_from(skipped.wrapping_sub(counted.0) as i32).unwrap_or(0);
-        if lost > 0 {
-            counted.0 = skipped;
-        }
-        let runs = u32::from(gaps.wrapping_sub(core::mem::replace(&mut counted.1, gaps)));
-        p.losses.observe(told.max(lost), lost, runs);
-        if let Some(round_trip) = round_trip
-            && p.next_round <= clock
-        {
-            p.losses.round();
-            p.next_round = clock + round_trip;
-        }
-    }
-
     /// A session is over.
     pub(in crate::transport) fn forget_protecting(&mut self, slot: u32) {
         if let Some(at) = core::mem::take(&mut self.sessions[slot].tx.protecting).checked_sub(1) {
@@ -440,7 +423,7 @@ impl Engine {
 
 /// The paths of parity, the first and how many: an eighth of a session's paths, the last ones. A path that loses a group's data then has
 /// none of its parity.
-const fn parity_paths(paths: u8) -> (u8, u8) {
+pub(super) const fn parity_paths(paths: u8) -> (u8, u8) {
     if paths < 2 {
         return (0, 1);
     }

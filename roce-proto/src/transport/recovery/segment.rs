@@ -49,6 +49,7 @@ impl Engine {
         self.path_chain.remove(&mut tx.in_flight, record);
         if cause != Cause::Rejected {
             self.path_lost(slot, path, matches!(cause, Cause::Gap | Cause::Told));
+            self.losses_told(slot, 1);
         }
         let s = &mut self.sessions[slot];
         s.tx.in_flight -= 1;

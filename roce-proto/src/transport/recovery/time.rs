@@ -64,6 +64,11 @@ impl Engine {
         w.min(most).max(self.config.times.gap_age)
     }
 
+    /// How old something on a path is that will not come any more, if things sent later have.
+    pub(in crate::transport) fn overdue_after(&self, slot: u32, path: u8) -> Duration {
+        self.usual(slot, path) + self.reordering(slot, path)
+    }
+
     /// A feedback came that was written a moment ago, but for its way. What is at or beyond `end`, it says nothing of. With `status`, the receiver misses something,
     /// see [`deadline`](super::deadline): then age is enough.
     pub(in crate::transport) fn judge_time(&mut self, slot: u32, end: Option<Seq>, status: bool) {
@@ -76,11 +81,14 @@ impl Engine {
         let (mut bytes, mut doubtful) = (0, Instant::MAX);
         for path in 0..self.sessions[slot].paths {
             let Some(mut oldest) = self.path(slot, path).tx.in_flight.head() else { continue };
-            let usual = self.usual(slot, path);
+            let wait = self.overdue_after(slot, path);
             // The receiver misses something: what nobody measured is not taken for that long then.
             let unknown = self.path(slot, path).tx.rtt.smoothed().is_none() && status;
-            let usual = if unknown { usual.min(self.unknown_at_most(slot)) } else { usual };
-            let wait = usual + self.reordering(slot, path);
+            let wait = if unknown {
+                wait.min(self.unknown_at_most(slot) + self.reordering(slot, path))
+            } else {
+                wait
+            };
             loop {
                 let sent = self.segments.get(oldest).time;
                 if sent >= newest || end.is_some_and(|end| !self.segments.seq(oldest).before(end)) {
