@@ -6,6 +6,7 @@ use crate::contest::{Contestant, Event, Outcome, Sample, hold};
 use crate::far;
 use crate::fec;
 use crate::headers;
+use crate::parity;
 use crate::paths;
 use crate::peers::perftest::{Idle, Posting};
 use crate::peers::place::{Driver, Place};
@@ -44,6 +45,8 @@ pub enum Figure {
     VerbsLat,
     /// The reliable service.
     Reliable(Part),
+    /// What parity costs over shared memory.
+    Parity,
     /// Many paths beside one.
     Paths,
     /// Forward error correction over a long link.
@@ -52,7 +55,7 @@ pub enum Figure {
 
 impl Figure {
     /// In the order in which they are measured.
-    pub const ALL: [Figure; 14] = [
+    pub const ALL: [Figure; 15] = [
         Figure::Headers,
         Figure::Fec,
         Figure::Lat,
@@ -64,6 +67,7 @@ impl Figure {
         Figure::Reliable(Part::Peers),
         Figure::Reliable(Part::Loss),
         Figure::Reliable(Part::Long),
+        Figure::Parity,
         Figure::Far,
         Figure::Paths,
         Figure::Ports,
@@ -161,6 +165,7 @@ pub fn measure(options: &Options, wanted: &[Figure]) -> Result<ExitCode, Box<dyn
             Figure::Reliable(part) => Some(reliable::measure(part, &setup, rounds, &stop, &mut done)),
             Figure::Fec => Some(fec::measure(rounds, &stop, &mut done)),
             Figure::Far => Some(far::measure(&setup, rounds.div_ceil(5), &options.sizes, &stop, &mut done)),
+            Figure::Parity => Some(parity::measure(&setup, rounds, &stop, &mut done)),
             Figure::Paths => Some(paths::measure(&setup, rounds, &stop, &mut done)),
             _ => None,
         };
@@ -318,7 +323,7 @@ fn one(
     let rounds = options.runs as usize;
     let mut say = |text: &str| eprintln!("{text}");
     match figure {
-        Figure::Reliable(_) | Figure::Fec | Figure::Far | Figure::Paths => {
+        Figure::Reliable(_) | Figure::Fec | Figure::Far | Figure::Parity | Figure::Paths => {
             Err(Failure::Said("that is measured as a whole".into()))
         }
         Figure::Headers => headers::measure(size, rounds, Path::new(&setup.benches), stop, &mut say),

@@ -9,6 +9,7 @@ mod far;
 mod fec;
 mod figures;
 mod headers;
+mod parity;
 mod paths;
 mod peers;
 mod reliable;
@@ -72,6 +73,8 @@ enum Command {
     ReliableLong(Options),
     /// Protected messages between two data centres, beside those that are sent again; --sizes 262144,… chooses some of them, 1 is the goodput
     FecWan(Options),
+    /// Protected goodput over shared memory, beside what a segment and the encoding of a group cost when measured alone
+    FecMemif(Options),
     /// One side of a bare loop, to run by hand
     #[command(subcommand)]
     Bare(bare::Command),
@@ -115,6 +118,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Box<dyn Error>> {
         Some(Command::ReliableLoss(options)) => (options, [Figure::Reliable(Part::Loss)].as_slice()),
         Some(Command::ReliableLong(options)) => (options, [Figure::Reliable(Part::Long)].as_slice()),
         Some(Command::FecWan(options)) => (options, [Figure::Far].as_slice()),
+        Some(Command::FecMemif(options)) => (options, [Figure::Parity].as_slice()),
         Some(Command::Bare(side)) => return bare::run(side).map(|()| ExitCode::SUCCESS),
         Some(Command::Repeat { op, size, iters }) => {
             let well = headers::Work::new(*size).run(*op, *iters);

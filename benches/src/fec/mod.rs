@@ -82,6 +82,17 @@ fn decode(
     hold(event(&what, data, parity, size), contestants, rounds, stop, &mut |_| {})
 }
 
+/// Seconds that our default kernel takes to encode a group.
+pub fn encoding_time(data: usize, parity: usize, size: usize) -> f64 {
+    let mut coder = coders::default(data, parity, size);
+    let (start, mut groups) = (Instant::now(), 0);
+    while start.elapsed() < RUN {
+        coder.encode(1);
+        groups += 1;
+    }
+    start.elapsed().as_secs_f64() / f64::from(groups)
+}
+
 fn contestant<'a>(name: &'static str, wanted: Option<f64>, mut work: impl FnMut(u32) + 'a) -> Contestant<'a> {
     // Enough for a run, found once.
     let mut batch = 0u32;
