@@ -103,7 +103,10 @@ impl Engine {
         }
         let (now, waited) = (self.now, self.waited);
         let ahead = self.path_mut(slot, path).rx.note(seq, time, ce, now, waited);
-        if STAGE && ahead != 1 {
+        if ahead == 1 {
+            return Ok(false);
+        }
+        if STAGE {
             self.note_skipped(slot, ahead);
         }
         Ok(ahead > 1)

@@ -61,13 +61,16 @@ impl Engine {
             return Some(copy);
         }
         while let Some(slot) = self.ready.head() {
-            let blocked = if STAGE && self.sessions[slot].tx.protecting != 0 {
-                match self.next_protecting(slot, buf) {
+            let tx = &self.sessions[slot].tx;
+            // Both in one branch.
+            let rare = tx.requested | if STAGE { tx.protecting } else { 0 };
+            let blocked = if rare != 0 {
+                match self.next_rare(slot, buf) {
                     Ok(transmit) => return Some(transmit),
                     Err(blocked) => blocked,
                 }
             } else {
-                match self.next_segment::<false>(slot, buf) {
+                match self.next_segment::<false>(slot, false, buf) {
                     Ok(transmit) => return Some(transmit),
                     Err(blocked) => blocked,
                 }
@@ -95,13 +98,19 @@ impl Engine {
         control.or_else(|| if self.copying.is_empty() { None } else { self.transmit_copy(true, buf) })
     }
 
-    /// What a session sends next that protects some of its messages. What does not is spared these questions.
+    /// What a session sends next that has something to send again or protects some of its messages. Others are spared these questions.
     #[cold]
     #[inline(never)]
-    fn next_protecting(&mut self, slot: u32, buf: &mut [u8]) -> Result<Transmit, Blocked> {
+    fn next_rare(&mut self, slot: u32, buf: &mut [u8]) -> Result<Transmit, Blocked> {
+        if !STAGE || self.sessions[slot].tx.protecting == 0 {
+            return self.next_segment::<false>(slot, true, buf);
+        }
         match self.next_parity(slot, buf) {
             Some(parity) => Ok(parity),
-            None => self.next_segment::<true>(slot, buf),
+            None => {
+                let again = self.sessions[slot].tx.requested > 0;
+                self.next_segment::<true>(slot, again, buf)
+            }
         }
     }
 
@@ -109,9 +118,9 @@ impl Engine {
     fn next_segment<const PROTECTING: bool>(
         &mut self,
         slot: u32,
+        again: bool,
         buf: &mut [u8],
     ) -> Result<Transmit, Blocked> {
-        let again = self.sessions[slot].tx.requested > 0;
         let (seq, record) =
             if again { self.pick_requested(slot)? } else { self.pick_new::<PROTECTING>(slot)? };
         let path = match again {
