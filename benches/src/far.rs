@@ -36,14 +36,15 @@ pub fn measure(
     each: &mut dyn FnMut(Outcome),
 ) -> Result<(), Failure> {
     let chosen: Vec<_> = SIZES.into_iter().filter(|(size, _)| sizes.contains(size)).collect();
-    let all = chosen.is_empty();
+    let goodput = sizes.contains(&1);
+    let all = chosen.is_empty() && !goodput;
     for (size, count) in if all { SIZES.to_vec() } else { chosen } {
         let outcome = completions(setup, rounds, (size, count), stop)?;
         let derived = WEATHERS.map(|(weather, _)| conclusions(&outcome, weather));
         each(outcome);
         derived.into_iter().flatten().for_each(&mut *each);
     }
-    if all || sizes.contains(&1) {
+    if all || goodput {
         each(throughput(setup, rounds, stop)?);
     }
     Ok(())
