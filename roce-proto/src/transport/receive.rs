@@ -83,7 +83,12 @@ impl Engine {
     /// Tells who sends to a session that is not known that it is not.
     #[cold]
     pub(super) fn answer_stranger(&mut self, origin: &Origin, session: u64, drop: Drop) {
-        if drop == Drop::UnknownSession {
+        // A CLOSE that waits to be sent says more than a RESET, which would be there before it.
+        let closing = self
+            .sessions
+            .get((session >> 40) as u32)
+            .is_some_and(|s| s.id == session && s.due & due::CLOSE != 0);
+        if drop == Drop::UnknownSession && !closing {
             self.stateless.push(self.now, origin.from, Kind::Reset, &Reset { session }.to_bytes());
         }
     }

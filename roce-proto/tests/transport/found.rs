@@ -4,7 +4,7 @@ use crate::basic::{calm, config, pair};
 use crate::net::{Net, address};
 use roce_proto::time::Instant;
 use roce_proto::transport::{Config, Drop, Engine, Limits, Operation, Origin, Received, SendRequest, Status};
-use roce_proto::wire::shim::{Accept, Data, Init, Kind, MAX_CONTROL_LEN};
+use roce_proto::wire::shim::{Accept, Common, Data, Init, Kind, MAX_CONTROL_LEN};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -274,4 +274,34 @@ fn what_is_lost_twice_is_sent_a_third_time_however_slow_the_rounds() {
             }
         }
     }
+}
+
+/// What was under way when the peer closed the session was answered with a RESET, which went before the CLOSE and said less.
+#[test]
+fn a_peer_that_closes_in_the_middle_is_not_taken_for_one_that_forgot() {
+    let mut pair = Pair::new();
+    let key = pair.engines[0].connect(address(1)).expect("room");
+    pair.rounds(10);
+    let theirs = pair.engines[1].session_with(address(0)).expect("open");
+    pair.engines[0].post_send(key, &SendRequest { len: 100, ..SendRequest::default() }).expect("room");
+    pair.kept.clear();
+    pair.round(Duration::from_micros(100), |_, _| false);
+    pair.engines[1].close(theirs);
+    let (from, data) = pair.kept.iter().find(|(_, p)| Data::parse(p).is_ok()).cloned().expect("sent");
+    assert_eq!(pair.deliver(from, &data), Received::Dropped(Drop::UnknownSession));
+    let mut answers = Vec::new();
+    pair.round(Duration::from_micros(100), |from, packet| {
+        answers.extend((from == 1).then(|| Common::parse(packet).map(|common| common.kind)));
+        true
+    });
+    assert_eq!(answers, [Ok(Kind::Close)]);
+    assert!(!pair.engines[0].is_open(key));
+    // Once that is sent, a RESET is the answer, as the CLOSE may be lost.
+    pair.deliver(from, &data);
+    let mut answers = Vec::new();
+    pair.round(Duration::from_micros(100), |_, packet| {
+        answers.push(Common::parse(packet).map(|common| common.kind));
+        true
+    });
+    assert_eq!(answers, [Ok(Kind::Reset)]);
 }
