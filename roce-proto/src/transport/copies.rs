@@ -1,5 +1,6 @@
 //! The end of a message tagged SYNC goes twice: nothing follows that could show a loss there, and others wait for it. The copies go when there is nothing else to send. If other sessions had
-//! something to send with the message, copies would delay that; then they only go if the answer is late, which most are not. A message with parity needs none.
+//! something to send with the message, copies would delay that; then they only go if the answer is late, which most are not.
+//! Copies are lost too: what is still not acknowledged one and a half round trips later goes once more, some times. A message with parity needs none.
 
 use super::api::Transmit;
 use super::engine::Engine;
@@ -11,8 +12,33 @@ use core::time::Duration;
 /// Segments at the end of such a message.
 const COPIES: u32 = 2;
 
+/// How often copies are sent anew: of losses of one in a hundred, less than one in 10⁹ is left to the other detectors.
+const ROUNDS: u8 = 3;
+
 /// The longest wait for an answer: less than half of what 32 bits of nanoseconds tell apart.
 const LATEST: Duration = Duration::from_secs(1);
+
+/// The copies that a session has to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Copying {
+    /// From where on they are looked for.
+    pub(super) from: Seq,
+    /// From when on they do not wait for other data: the low half of its nanoseconds.
+    at: u32,
+    /// They go as soon as there is nothing else to send.
+    idle: bool,
+    /// All went, and some go again then.
+    again: bool,
+    /// How often they did.
+    rounds: u8,
+}
+
+impl Copying {
+    /// None yet; those to come are of `first` and what follows.
+    pub const fn from(first: Seq) -> Copying {
+        Copying { from: first, at: 0, idle: false, again: false, rounds: 0 }
+    }
+}
 
 /// What copies a session has to send.
 enum Next {
@@ -32,14 +58,14 @@ impl Engine {
         let s = &mut self.sessions[slot];
         if !s.in_copying {
             s.in_copying = true;
-            s.tx.copied = last.back(segments.min(COPIES) - 1);
-            s.tx.copy_at = at.as_nanos() as u32;
+            s.tx.copies = Copying::from(last.back(segments.min(COPIES) - 1));
+            s.tx.copies.at = at.as_nanos() as u32;
             self.copy_chain.push_back(&mut self.copying, slot);
             self.arm(slot, at);
         }
         let s = &mut self.sessions[slot];
-        if alone && !s.tx.copy_idle {
-            s.tx.copy_idle = true;
+        if alone && !s.tx.copies.idle {
+            s.tx.copies.idle = true;
             self.copy_next(slot);
         }
     }
@@ -56,9 +82,15 @@ impl Engine {
         (2 * round_trip).max(self.feedback_delay(slot)).min(LATEST)
     }
 
+    /// When what was copied now is copied again: one and a half round trips later, as a duplicate is answered at once.
+    fn copy_again_at(&self, slot: u32) -> Instant {
+        let round_trip = self.path(slot, 0).tx.rtt.smoothed();
+        self.clock + round_trip.map_or(LATEST, |rtt| rtt + rtt / 2).min(LATEST)
+    }
+
     /// From when on a session's copies do not wait for other data.
     pub(super) fn copy_due_at(&self, slot: u32) -> Instant {
-        let ahead = self.sessions[slot].tx.copy_at.wrapping_sub(self.clock.as_nanos() as u32) as i32;
+        let ahead = self.sessions[slot].tx.copies.at.wrapping_sub(self.clock.as_nanos() as u32) as i32;
         self.clock + Duration::from_nanos(u64::try_from(ahead).unwrap_or(0))
     }
 
@@ -66,7 +98,7 @@ impl Engine {
     #[inline]
     pub(super) fn copy_is_due(&self, idle: bool) -> bool {
         self.copying.head().is_some_and(|slot| {
-            (idle && self.sessions[slot].tx.copy_idle) || self.copy_due_at(slot) <= self.clock
+            (idle && self.sessions[slot].tx.copies.idle) || self.copy_due_at(slot) <= self.clock
         })
     }
 
@@ -78,7 +110,7 @@ impl Engine {
             match self.next_copy(slot) {
                 Next::Copy(record) => return Some(self.write_copy(slot, record, buf)),
                 Next::Later(at) => {
-                    self.sessions[slot].tx.copy_at = at.as_nanos() as u32;
+                    self.sessions[slot].tx.copies.at = at.as_nanos() as u32;
                     self.copy_chain.remove(&mut self.copying, slot);
                     self.copy_chain.push_back(&mut self.copying, slot);
                     self.arm(slot, at);
@@ -86,7 +118,6 @@ impl Engine {
                 Next::Over => {
                     let s = &mut self.sessions[slot];
                     s.in_copying = false;
-                    s.tx.copy_idle = false;
                     self.copy_chain.remove(&mut self.copying, slot);
                 }
             }
@@ -94,20 +125,28 @@ impl Engine {
         None
     }
 
-    /// The segment that goes a second time now: the next that is at the end of such a message and still in flight, if it is old enough. What waits for its repair, or to be sent again, needs no
+    /// The segment that is copied now: the next that is at the end of such a message and still in flight, if it is old enough. What waits for its repair, or to be sent again, needs no
     /// copy.
     fn next_copy(&mut self, slot: u32) -> Next {
         let (clock, late) = (self.clock, self.late_after(slot));
+        let due = self.copy_due_at(slot) <= clock;
+        let again_at = self.copy_again_at(slot);
         let tx = &mut self.sessions[slot].tx;
+        if tx.copies.again && due {
+            tx.copies = Copying { from: tx.una, rounds: tx.copies.rounds + 1, again: false, ..tx.copies };
+        }
+        let copies = tx.copies;
+        let mut some_went = false;
         let mut chunk = Segments::first(&tx.chunks);
         while let Some(i) = chunk {
             let head = self.segments.head(i);
             chunk = self.segments.next(i);
-            // Those before the one that is next are over.
-            let over = head.base.distance(tx.copied).clamp(0, CHUNK as i32) as u32;
-            let mut open = head.open & u32::MAX.checked_shl(over).unwrap_or(0);
+            // Those before the one that is next went.
+            let over = head.base.distance(copies.from).clamp(0, CHUNK as i32) as u32;
+            let mut open = head.open;
             while open != 0 {
-                let record = i * CHUNK + open.trailing_zeros();
+                let at = open.trailing_zeros();
+                let record = i * CHUNK + at;
                 open &= open - 1;
                 let segment = self.segments.get(record);
                 let send = &self.sends[segment.message];
@@ -115,14 +154,25 @@ impl Engine {
                 if !last || send.protection.is_some() || segment.state != State::InFlight {
                     continue;
                 }
-                if !tx.copy_idle && segment.time + late > clock {
+                if at < over {
+                    some_went = true;
+                    continue;
+                }
+                if !copies.idle && segment.time + late > clock {
                     return Next::Later(segment.time + late);
                 }
-                tx.copied = self.segments.seq(record).next();
+                tx.copies.from = self.segments.seq(record).next();
                 return Next::Copy(record);
             }
         }
-        tx.copied = tx.next;
+        tx.copies.from = tx.next;
+        tx.copies.idle = false;
+        if some_went && copies.rounds < ROUNDS {
+            // What has been waited for the longest decides.
+            let at = if copies.again { self.copy_due_at(slot) } else { again_at };
+            self.sessions[slot].tx.copies.again = true;
+            return Next::Later(at);
+        }
         Next::Over
     }
 

@@ -211,7 +211,7 @@ impl Engine {
         let tx = &s.tx;
         // Something of each line of the cache.
         let lines =
-            [tx.una.0, tx.next_message.0, tx.longest, tx.copied.0, s.announcing.number.0, path.next.0];
+            [tx.una.0, tx.next_message.0, tx.longest, tx.copies.from.0, s.announcing.number.0, path.next.0];
         let all = s.heard.as_nanos() ^ s.remote ^ path.sent;
         core::hint::black_box(lines.iter().fold(all, |all, line| all ^ u64::from(*line)));
     }

@@ -2,6 +2,7 @@
 
 use super::api::Address;
 use super::congestion::Controller;
+use super::copies::Copying;
 use super::segments::Chunks;
 use super::table::List;
 use super::window::Window;
@@ -151,10 +152,8 @@ pub struct Tx {
     pub bad_at: Instant,
     /// When to give up on a repair.
     pub repair_at: Instant,
-    /// While there are copies to send: from where on they are looked for.
-    pub copied: Seq,
-    /// And from when on they do not wait for other data: the low half of its nanoseconds.
-    pub copy_at: u32,
+    /// Which copies are to be sent, while the session is among those that have some.
+    pub copies: Copying,
     /// Verdicts by time since it changed.
     pub time_verdicts: u16,
     /// The peer's count of segments that it repaired.
@@ -163,8 +162,6 @@ pub struct Tx {
     pub doublings: u8,
     /// How often the peer was asked since it last told.
     pub asks: u8,
-    /// Copies go as soon as there is nothing else to send.
-    pub copy_idle: bool,
 }
 
 impl Tx {
@@ -214,9 +211,7 @@ impl Tx {
             time_at: Instant::MAX,
             longest: 0,
             queued: false,
-            copied: first,
-            copy_at: 0,
-            copy_idle: false,
+            copies: Copying::from(first),
             burst_from: first,
             bad_at: Instant::MAX,
             protecting: 0,

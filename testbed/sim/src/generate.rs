@@ -76,7 +76,7 @@ impl Scenario {
             calm_at: Some(calm_at),
             connects,
             strict,
-            oracle: false,
+            oracle: None,
             sabotage: Sabotage::None,
         };
         protect(&mut scenario);

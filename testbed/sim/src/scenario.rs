@@ -26,8 +26,8 @@ pub struct Scenario {
     pub connects: Vec<(usize, usize, Duration)>,
     /// No session may go down before the end, and every message must arrive.
     pub strict: bool,
-    /// Whoever sent a packet that a link loses is told so in that moment: what no detector can do better.
-    pub oracle: bool,
+    /// Whoever sent a packet that a link loses is told so, in that moment or so long after it was sent if that is later: what no detector can do better.
+    pub oracle: Option<Duration>,
     /// What the driver does wrong, to see that the checkers say so.
     pub sabotage: Sabotage,
 }

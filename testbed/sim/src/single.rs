@@ -114,7 +114,7 @@ impl Single {
             calm_at: None,
             connects: pairs.into_iter().map(|(a, b)| (a, b, Duration::ZERO)).collect(),
             strict: self.faults.iter().all(|f| matches!(f, Fault::Weather { .. } | Fault::Pause { .. })),
-            oracle: false,
+            oracle: None,
             sabotage: Sabotage::None,
         }
     }

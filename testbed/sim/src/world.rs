@@ -3,7 +3,7 @@
 use crate::app::Apps;
 use crate::host::{Host, Shared, address};
 use crate::ledger::Ledger;
-use crate::net::{Fate, Net};
+use crate::net::{Fate, Net, Packet};
 use crate::report::Report;
 use crate::scenario::{Fault, Poll, Sabotage, Scenario};
 use crate::trace::Trace;
@@ -24,6 +24,7 @@ enum Event {
     End(usize),
     Calm,
     Look,
+    Tell,
 }
 
 /// Time between two looks at whether everything is done, or nothing goes on.
@@ -61,6 +62,8 @@ pub struct World<'a> {
     /// When all that was planned was over.
     played: Instant,
     events: u64,
+    /// Losses that an oracle tells of later.
+    untold: Vec<Packet>,
 }
 
 impl<'a> World<'a> {
@@ -71,7 +74,7 @@ impl<'a> World<'a> {
         let hosts: Result<Vec<Host>, Violation> =
             hosts.map(|(i, plan)| Host::new(i, plan, scenario.seed)).collect();
         let mut net = Net::new(scenario.topology, n, &scenario.links, scenario.seed)?;
-        net.dropped = scenario.oracle.then(Vec::new);
+        net.dropped = scenario.oracle.map(|_| Vec::new());
         let mut world = World {
             scenario,
             now: Instant::ZERO,
@@ -90,6 +93,7 @@ impl<'a> World<'a> {
             settled: false,
             played: Instant::ZERO,
             events: 0,
+            untold: Vec::new(),
         };
         for (i, fault) in scenario.faults.iter().enumerate() {
             let from = match fault {
@@ -206,6 +210,7 @@ impl<'a> World<'a> {
                 self.net.calm();
                 self.trace.note(at, None, 6, 0, || "calm from now on");
             }
+            Event::Tell => self.tell_late(),
             Event::Look => {
                 self.look()?;
                 // In a long run, seldom.
@@ -239,11 +244,30 @@ impl<'a> World<'a> {
     fn tell_losses(&mut self) {
         let lost = self.net.dropped.as_mut().map(std::mem::take).unwrap_or_default();
         for packet in lost {
-            let engine = &mut self.hosts[packet.from].engine;
-            if let Some(key) = engine.session_with(address(packet.to)) {
-                engine.lost(key, &packet.bytes);
-                self.wake(packet.from, self.now);
+            let at = self.scenario.oracle.map_or(self.now, |after| packet.sent + after);
+            if at > self.now {
+                self.untold.push(packet);
+                self.push(at, Event::Tell);
+            } else {
+                self.tell(&packet);
             }
+        }
+    }
+
+    /// Hosts hear of losses that were kept from them.
+    fn tell_late(&mut self) {
+        let (now, after) = (self.now, self.scenario.oracle.unwrap_or_default());
+        let untold = std::mem::take(&mut self.untold);
+        let (told, untold): (Vec<_>, Vec<_>) = untold.into_iter().partition(|p| p.sent + after <= now);
+        self.untold = untold;
+        told.iter().for_each(|packet| self.tell(packet));
+    }
+
+    fn tell(&mut self, packet: &Packet) {
+        let engine = &mut self.hosts[packet.from].engine;
+        if let Some(key) = engine.session_with(address(packet.to)) {
+            engine.lost(key, &packet.bytes);
+            self.wake(packet.from, self.now);
         }
     }
 

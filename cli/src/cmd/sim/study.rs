@@ -198,7 +198,7 @@ fn collectives(seeds: &[u64], hosts: u16, found: &mut Findings, out: &mut Out) -
         let columns = FIGURES.iter().flat_map(|figure| [*figure, "closed"]);
         let columns = columns.chain(["lost", "by RTO", "needless"]).map(|name| (name, Align::Right));
         let mut lines = Table::new([(title.as_str(), Align::Left)].into_iter().chain(columns));
-        for row in table.switches.iter().chain([&table.oracle]).chain(&table.fixed) {
+        for row in table.switches.iter().chain([&table.oracle, &table.answered]).chain(&table.fixed) {
             let mean = |figure: fn(&Tail) -> f64| {
                 row.tails.iter().map(figure).sum::<f64>() / row.tails.len().max(1) as f64
             };

@@ -33,6 +33,8 @@ pub struct Table {
     pub switches: Vec<Row>,
     /// Whatever is lost is known at once.
     pub oracle: Row,
+    /// Whatever is lost is known when an answer could have come.
+    pub answered: Row,
     /// Each of [`INTERVALS`].
     pub fixed: Vec<Row>,
     /// What was wrong.
@@ -54,7 +56,8 @@ impl Table {
     /// Runs a cell with so many seeds in so many threads; `told` hears of each run that has ended.
     pub fn run(cell: Cell, seeds: u64, threads: usize, told: &(dyn Fn(&str) + Sync)) -> Table {
         let switches = SWITCHES.iter().map(|s| (s.0.to_owned(), Variant::without(*s)));
-        let oracle = [("oracle".to_owned(), Variant::oracle())];
+        let oracle = [("oracle", Variant::oracle()), ("oracle by answers", Variant::answered())];
+        let oracle = oracle.map(|(name, variant)| (name.to_owned(), variant));
         let fixed = INTERVALS.map(|us| (format!("fixed {us} µs"), Variant::fixed(Duration::from_micros(us))));
         let variants: Vec<(String, Variant)> = switches.chain(oracle).chain(fixed).collect();
         let jobs = variants.len() * seeds as usize;
@@ -88,9 +91,10 @@ impl Table {
             Row::new(name, tails)
         });
         let switches: Vec<Row> = rows.by_ref().take(SWITCHES.len()).collect();
-        let oracle = rows.next().unwrap_or_else(|| Row::new(String::new(), Vec::new()));
+        let [oracle, answered] =
+            std::array::from_fn(|_| rows.next().unwrap_or_else(|| Row::new(String::new(), Vec::new())));
         let fixed: Vec<Row> = rows.collect();
-        Table { cell, switches, oracle, fixed, violations }
+        Table { cell, switches, oracle, answered, fixed, violations }
     }
 
     /// A figure with the fixed interval that is best for it.

@@ -41,8 +41,8 @@ pub const SWITCHES: [Switch; 11] = [
 pub struct Variant {
     /// What is switched on.
     pub mechanisms: Mechanisms,
-    /// Senders are told of each loss as it happens.
-    pub oracle: bool,
+    /// Senders are told of each loss as it happens, or so long after the packet was sent if that is later.
+    pub oracle: Option<Duration>,
 }
 
 impl Variant {
@@ -50,17 +50,22 @@ impl Variant {
     pub fn without(switch: Switch) -> Variant {
         let mut mechanisms = Mechanisms::default();
         switch.1(&mut mechanisms);
-        Variant { mechanisms, oracle: false }
+        Variant { mechanisms, oracle: None }
     }
 
     /// No detectors and nothing sent for the case: whatever is lost, its sender knows it at once, and sends it again.
     pub fn oracle() -> Variant {
-        Variant { mechanisms: without_repair(), oracle: true }
+        Variant { mechanisms: without_repair(), oracle: Some(Duration::ZERO) }
+    }
+
+    /// The same with what the best answer could tell: each loss is known when one to its packet could have come over an empty network. It bounds whoever sends nothing twice before he knows.
+    pub fn answered() -> Variant {
+        Variant { oracle: Some(ROUND_TRIP), ..Variant::oracle() }
     }
 
     /// One interval for all losses, and nothing else.
     pub fn fixed(interval: Duration) -> Variant {
-        Variant { mechanisms: Mechanisms { interval: Some(interval), ..without_repair() }, oracle: false }
+        Variant { mechanisms: Mechanisms { interval: Some(interval), ..without_repair() }, oracle: None }
     }
 }
 
@@ -109,13 +114,15 @@ pub struct Tail {
 
 /// When the first step begins.
 const AT: Duration = Duration::from_millis(100);
+/// Each link, one way; and four there and four back, without the time that packets take.
+const DELAY: Duration = Duration::from_micros(2);
+const ROUND_TRIP: Duration = Duration::from_micros(16);
 
 impl Cell {
     /// The scenario: leaves of eight hosts, as many spines as leaves, 100 Gb/s and 2 µs on every link, eight paths.
     pub fn scenario(&self, variant: Variant) -> Scenario {
         let n = self.hosts;
-        let delay = Duration::from_micros(2);
-        let mut link = wire(delay, 100, 2_000_000, Some(100_000));
+        let mut link = wire(DELAY, 100, 2_000_000, Some(100_000));
         let own = link.clone();
         link.loss = Loss::Random(1.0 - (1.0 - self.loss).cbrt());
         let leaves = self.leaves();
@@ -133,7 +140,7 @@ impl Cell {
             poll: crate::Poll::OnEvent,
             ring: 4_096,
             burst: 64,
-            backlog: Some(delay),
+            backlog: Some(DELAY),
             clock: 1_000,
         };
         let messages = self.messages();
