@@ -43,8 +43,9 @@ impl Engine {
         let (rtt, ce, told) = self.take_reports(slot, &feedback);
         let tx = &self.sessions[slot].tx;
         if STAGE && (tx.protecting != 0 || tx.repaired != head.repaired) {
-            self.observe_losses(slot, &head, told);
+            // First, as those are told of by it that would else be taken for parity.
             self.note_repaired(slot, &head, told);
+            self.observe_losses(slot, &head, told);
         }
         let (now, tx) = (self.clock, &mut self.sessions[slot].tx);
         tx.control.on_acked(&Acked { now, bytes, rtt, ce, limited });

@@ -125,7 +125,7 @@ fn losses_whose_repair_comes_before_the_verdict_are_not_sent_again() {
     assert_eq!((c.gap_losses, c.awaited), (0, 0));
     assert_eq!(net.hosts[1].engine.counters().repaired, 30);
     // The sender is told all the same, and protects as a loss of one in a hundred asks for.
-    assert_eq!(c.unseen, 30);
+    assert_eq!((c.unseen, c.parity_lost), (30, 0));
     assert!(lossy == 12 && lossless <= 8, "{lossy} shards of three groups, without losses {lossless}");
     assert_eq!(sound.hosts[0].engine.counters().unseen, 0);
 }
@@ -141,10 +141,20 @@ fn a_loss_that_is_known_of_is_not_told_again_when_it_is_repaired() {
     let c = net.hosts[0].engine.counters();
     assert_eq!((c.awaited, c.unseen, c.unrepaired, c.retransmitted), (3, 0, 0, 0), "{c:?}");
     assert_eq!(net.hosts[1].engine.counters().repaired, 3);
-    // Nor is it told again as what the peer says was skipped.
+}
+
+/// Losses of data that a detector finds are not told again as what the peer says was skipped.
+#[test]
+fn what_is_sent_again_is_no_lost_parity() {
+    let mut net = pair_by_8();
+    // What the first feedback says was skipped is where counting begins.
+    exchange(&mut net, 60_000, GRADIENT);
+    net.filter = |bytes| fresh(bytes).is_none_or(|d| d.segment >= 12);
+    exchange(&mut net, 60_000, GRADIENT);
     net.filter = |_| true;
     (0..3).for_each(|_| _ = exchange(&mut net, 60_000, GRADIENT));
-    assert_eq!(net.hosts[0].engine.counters().parity_lost, 0);
+    let c = net.hosts[0].engine.counters();
+    assert_eq!((c.retransmitted >= 4, c.parity_lost), (true, 0), "{c:?}");
 }
 
 /// Congestion control heeds losses of parity: the window does not grow as it does without.
