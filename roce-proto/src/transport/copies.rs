@@ -85,7 +85,7 @@ impl Engine {
     /// When what was copied now is copied again: one and a half round trips later, as a duplicate is answered at once.
     fn copy_again_at(&self, slot: u32) -> Instant {
         let round_trip = self.path(slot, 0).tx.rtt.smoothed();
-        self.clock + round_trip.map_or(LATEST, |rtt| rtt + rtt / 2).min(LATEST)
+        self.clock + round_trip.map_or(self.late_after(slot), |rtt| rtt + rtt / 2).min(LATEST)
     }
 
     /// From when on a session's copies do not wait for other data.
