@@ -1,0 +1,103 @@
+//! Clients that are refused, and what only looks like one.
+
+use super::*;
+use crate::rendezvous::message::VERSION;
+use crate::rendezvous::{CONTROL_QPN, Peer};
+
+fn refused<A: Act<Out = Result<Vec<TestResult>, Error>>>(pair: &Pair, serving: Serving, client: A) -> String {
+    pair.server_stop.store(false, Ordering::Relaxed);
+    let (server, client) = pair.start(serving, client);
+    let error = client.out().unwrap_err();
+    pair.server_stop.store(true, Ordering::Relaxed);
+    assert_eq!(server.out().0.unwrap_err().exit, Exit::Interrupted);
+    assert_eq!(error.exit, Exit::Usage, "{error}");
+    error.to_string()
+}
+
+#[test]
+fn a_server_refuses_with_its_reason() {
+    let pair = Pair::new(Form::Inline);
+    let serving = Serving { refusal: Some("only on Sundays".to_owned()), ..Serving::default() };
+    let said = refused(&pair, serving, Run::new([bw(64, 1)]));
+    assert!(said.contains("192.0.2.1 refused the test: only on Sundays"), "{said}");
+    let pair = Pair { server_mtu: Mtu::from_bytes(1024), ..pair };
+    let said = refused(&pair, Serving::default(), Run::new([bw(2000, 1)]));
+    assert!(said.contains("2000 bytes do not fit the IB MTU of 1024"), "{said}");
+}
+
+/// Says hello in a version that does not exist, and returns the refusal.
+struct FromTheFuture;
+
+impl Act for FromTheFuture {
+    type Out = Result<Vec<TestResult>, Error>;
+
+    fn act<D: Drive>(self, mut bench: Bench<D>) -> Self::Out {
+        let peer = Peer { ip: SERVER.parse().unwrap(), qpn: Qpn::new(CONTROL_QPN).unwrap() };
+        let hello = Message::Hello { v: 9, id: 5, test: 1, qpn: 77, mtu: 4096, workers: 1, spec: bw(1, 1) };
+        loop {
+            bench.control.send(&mut bench.drive, peer, &hello)?;
+            bench.linger()?;
+            if let Some((_, Message::Refuse { id: 5, why })) = bench.control.next_message() {
+                return Err(Error::usage(why));
+            }
+        }
+    }
+}
+
+#[test]
+fn versions_that_differ_refuse_each_other() {
+    let said = refused(&Pair::new(Form::Inline), Serving::default(), FromTheFuture);
+    assert!(said.contains("version 1, the client 9"), "{said}");
+}
+
+/// A session, and while it lasts the hello of another client.
+struct Two;
+
+impl Act for Two {
+    type Out = Result<Vec<TestResult>, Error>;
+
+    fn act<D: Drive>(self, bench: Bench<D>) -> Self::Out {
+        let mut watch = Run::new([]);
+        let mut client = Client::new(bench, SERVER.parse().unwrap(), 1, Duration::from_secs(30));
+        let first = client.run(&bw(64, 100), &mut watch)?;
+        assert_eq!(first.server.messages, 100);
+        client.id = 2;
+        client.test = 0;
+        client.run(&bw(64, 100), &mut watch).map(|second| vec![first, second])
+    }
+}
+
+#[test]
+fn one_client_at_a_time() {
+    let said = refused(&Pair::new(Form::Inline), Serving::default(), Two);
+    assert!(said.contains("another client is being served"), "{said}");
+}
+
+/// A hello, as anybody can forge it, then nothing for too long, then a session.
+struct OneWord;
+
+impl Act for OneWord {
+    type Out = Result<Vec<TestResult>, Error>;
+
+    fn act<D: Drive>(self, mut bench: Bench<D>) -> Self::Out {
+        let peer = Peer { ip: SERVER.parse().unwrap(), qpn: Qpn::new(CONTROL_QPN).unwrap() };
+        let spec = bw(1, 1);
+        let hello = Message::Hello { v: VERSION, id: 5, test: 1, qpn: 77, mtu: 4096, workers: 1, spec };
+        while !matches!(bench.control.next_message(), Some((_, Message::Welcome { id: 5, .. }))) {
+            bench.control.send(&mut bench.drive, peer, &hello)?;
+            bench.linger()?;
+        }
+        std::thread::sleep(SILENCE + Duration::from_secs(1));
+        Run::new([bw(64, 100)]).act(bench)
+    }
+}
+
+#[test]
+fn a_hello_and_nothing_more_ends_no_server() {
+    let (server, client) = Pair::new(Form::Inline).start(Serving::default(), OneWord);
+    let results = client.out().unwrap();
+    assert_eq!(results[0].server.messages, 100);
+    let (outcome, seen) = server.out();
+    outcome.unwrap();
+    assert_eq!(seen.len(), 1, "of what nobody sent, nothing is told");
+}
