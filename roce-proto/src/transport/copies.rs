@@ -13,7 +13,7 @@ use core::time::Duration;
 const COPIES: u32 = 2;
 
 /// How often copies are sent anew: of losses of one in a hundred, less than one in 10⁹ is left to the other detectors.
-const ROUNDS: u8 = 3;
+const ROUNDS: u8 = Course::ROUNDS;
 
 /// The longest wait for an answer: less than half of what 32 bits of nanoseconds tell apart.
 const LATEST: Duration = Duration::from_secs(1);
@@ -25,18 +25,38 @@ pub struct Copying {
     pub(super) from: Seq,
     /// From when on they do not wait for other data: the low half of its nanoseconds.
     at: u32,
-    /// They go as soon as there is nothing else to send.
-    idle: bool,
-    /// All went, and some go again then.
-    again: bool,
-    /// How often they did.
-    rounds: u8,
 }
 
 impl Copying {
     /// None yet; those to come are of `first` and what follows.
     pub const fn from(first: Seq) -> Copying {
-        Copying { from: first, at: 0, idle: false, again: false, rounds: 0 }
+        Copying { from: first, at: 0 }
+    }
+}
+
+/// How they go. In one byte: a session of which there are thousands has no room for more.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Course(u8);
+
+impl Course {
+    /// How often they went anew.
+    const ROUNDS: u8 = 3;
+    /// They go as soon as there is nothing else to send.
+    const IDLE: u8 = 4;
+    /// All went, and some go again at the time that is set.
+    const AGAIN: u8 = 8;
+
+    const fn rounds(self) -> u8 {
+        self.0 & Course::ROUNDS
+    }
+
+    const fn has(self, flag: u8) -> bool {
+        self.0 & flag != 0
+    }
+
+    /// The next round begins, of which there are no more than [`ROUNDS`].
+    const fn again(self) -> Course {
+        Course((self.0 & !Course::AGAIN & !Course::ROUNDS) | (self.rounds() + 1) & Course::ROUNDS)
     }
 }
 
@@ -60,12 +80,13 @@ impl Engine {
             s.in_copying = true;
             s.tx.copies = Copying::from(last.back(segments.min(COPIES) - 1));
             s.tx.copies.at = at.as_nanos() as u32;
+            s.tx.course = Course::default();
             self.copy_chain.push_back(&mut self.copying, slot);
             self.arm(slot, at);
         }
         let s = &mut self.sessions[slot];
-        if alone && !s.tx.copies.idle {
-            s.tx.copies.idle = true;
+        if alone && !s.tx.course.has(Course::IDLE) {
+            s.tx.course.0 |= Course::IDLE;
             self.copy_next(slot);
         }
     }
@@ -98,7 +119,7 @@ impl Engine {
     #[inline]
     pub(super) fn copy_is_due(&self, idle: bool) -> bool {
         self.copying.head().is_some_and(|slot| {
-            (idle && self.sessions[slot].tx.copies.idle) || self.copy_due_at(slot) <= self.clock
+            (idle && self.sessions[slot].tx.course.has(Course::IDLE)) || self.copy_due_at(slot) <= self.clock
         })
     }
 
@@ -132,10 +153,11 @@ impl Engine {
         let due = self.copy_due_at(slot) <= clock;
         let again_at = self.copy_again_at(slot);
         let tx = &mut self.sessions[slot].tx;
-        if tx.copies.again && due {
-            tx.copies = Copying { from: tx.una, rounds: tx.copies.rounds + 1, again: false, ..tx.copies };
+        if tx.course.has(Course::AGAIN) && due {
+            tx.copies.from = tx.una;
+            tx.course = tx.course.again();
         }
-        let copies = tx.copies;
+        let (copies, course) = (tx.copies, tx.course);
         let mut some_went = false;
         let mut chunk = Segments::first(&tx.chunks);
         while let Some(i) = chunk {
@@ -158,7 +180,7 @@ impl Engine {
                     some_went = true;
                     continue;
                 }
-                if !copies.idle && segment.time + late > clock {
+                if !course.has(Course::IDLE) && segment.time + late > clock {
                     return Next::Later(segment.time + late);
                 }
                 tx.copies.from = self.segments.seq(record).next();
@@ -166,11 +188,11 @@ impl Engine {
             }
         }
         tx.copies.from = tx.next;
-        tx.copies.idle = false;
-        if some_went && copies.rounds < ROUNDS {
+        tx.course.0 &= !Course::IDLE;
+        if some_went && course.rounds() < ROUNDS {
             // What has been waited for the longest decides.
-            let at = if copies.again { self.copy_due_at(slot) } else { again_at };
-            self.sessions[slot].tx.copies.again = true;
+            let at = if course.has(Course::AGAIN) { self.copy_due_at(slot) } else { again_at };
+            self.sessions[slot].tx.course.0 |= Course::AGAIN;
             return Next::Later(at);
         }
         Next::Over

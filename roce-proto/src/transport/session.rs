@@ -2,7 +2,7 @@
 
 use super::api::Address;
 use super::congestion::Controller;
-use super::copies::Copying;
+use super::copies::{Copying, Course};
 use super::segments::Chunks;
 use super::table::List;
 use super::window::Window;
@@ -162,6 +162,8 @@ pub struct Tx {
     pub doublings: u8,
     /// How often the peer was asked since it last told.
     pub asks: u8,
+    /// How copies go.
+    pub course: Course,
 }
 
 impl Tx {
@@ -212,6 +214,7 @@ impl Tx {
             longest: 0,
             queued: false,
             copies: Copying::from(first),
+            course: Course::default(),
             burst_from: first,
             bad_at: Instant::MAX,
             protecting: 0,

@@ -85,6 +85,31 @@ fn what_needs_more_than_the_quick_way_does_goes_the_other() {
     assert!(!takes(8, (64, 1), plain), "the first of a burst");
 }
 
+/// The ICRC of a packet begins with its own queue pair's headers.
+#[test]
+fn queue_pairs_that_take_turns_do_not_go_on_with_each_other() {
+    let mut sender = Sender::new(false);
+    sender.drain();
+    let w = &mut sender.w;
+    let qps = [(); 2].map(|()| w.create_qp(&QpConfig::new(sender.cq)).unwrap());
+    let wr = SendWr {
+        wr_id: 1,
+        ah: sender.ahs[0],
+        dst_qpn: Qpn::new(0x77).unwrap(),
+        qkey: QKey(1),
+        imm: None,
+        solicited: false,
+        signaled: false,
+    };
+    for _ in 0..4 {
+        for qp in qps {
+            assert!(!w.post_send_quickly(qp, wr, 64, |to| to.fill(7)));
+            w.post_send(qp, &wr, &[7; 64]).unwrap();
+        }
+    }
+    assert!(w.post_send_quickly(qps[1], wr, 64, |to| to.fill(7)), "now it is the same one's turn again");
+}
+
 #[test]
 fn receives_are_posted_quickly_where_there_is_room() {
     let mut sender = Sender::new(false);

@@ -453,7 +453,7 @@ mod tests {
     /// What `docs/protocol.md`, section 11, says of the records' sizes.
     #[test]
     fn records_keep_within_their_bounds() {
-        assert!(size_of::<Protecting>() <= 256, "{}", size_of::<Protecting>());
+        assert!(size_of::<Protecting>() <= 320, "{}", size_of::<Protecting>());
         assert!(size_of::<super::super::Group>() <= 48, "{}", size_of::<super::super::Group>());
     }
 
