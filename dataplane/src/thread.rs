@@ -284,8 +284,8 @@ impl<I: PortIo + 'static, B: Buffer> Drop for Endpoint<I, B> {
     }
 }
 
-/// How long a stop waits for a port that takes nothing.
-const STUCK: Duration = Duration::from_millis(20);
+/// How long a stop waits for a port that takes nothing: longer than a peer is without its core on a busy machine.
+const STUCK: Duration = Duration::from_millis(100);
 
 /// Whether a refused send can succeed later without anybody's doing. An address that is not resolved may never be.
 fn waits(error: PostError) -> bool {
@@ -372,6 +372,8 @@ const COMMANDS_PER_ROUND: usize = 256;
 impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
     fn run(mut self) -> Ended<I, B> {
         loop {
+            // Before anything is taken: what was posted before the stop is then among what this round takes.
+            let stopping = self.stop.load(Ordering::Acquire);
             while let Some(call) = self.calls.pop() {
                 call(&mut self.worker);
             }
@@ -388,7 +390,7 @@ impl<I: PortIo, B: Buffer> WorkerSide<I, B> {
             });
             completed += self.give_completions();
             let moved = commands + completed + progress.sent > 0;
-            if self.stop.load(Ordering::Acquire) && self.may_end(moved) {
+            if stopping && self.may_end(moved) {
                 let flushed = self.flush_requests();
                 return (self.worker, flushed);
             }
