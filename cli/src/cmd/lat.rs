@@ -153,19 +153,19 @@ const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p99", 99.0), ("p99_9", 9
 
 /// Latencies as JSON; nanoseconds, half of the round trip.
 pub fn to_json(rtt: &Histogram<u64>, unanswered: u64) -> Value {
-    let half = |ns: u64| ns as f64 / 2.0;
+    let known = |half_ns: f64| (!rtt.is_empty()).then_some(half_ns);
+    let half = |ns: u64| known(ns as f64 / 2.0);
     let mut value = json!({
         "round_trips": rtt.len(),
         "unanswered": unanswered,
         "half_rtt_ns": {
             "min": half(rtt.min()),
             "max": half(rtt.max()),
-            "mean": rtt.mean() / 2.0,
-            "stdev": rtt.stdev() / 2.0,
+            "mean": known(rtt.mean() / 2.0),
+            "stdev": known(rtt.stdev() / 2.0),
         },
     });
-    value["half_rtt_ns"]["quantiles"] =
-        quantiles::points(|q| (!rtt.is_empty()).then(|| half(rtt.value_at_quantile(q))));
+    value["half_rtt_ns"]["quantiles"] = quantiles::points(|q| half(rtt.value_at_quantile(q)));
     for (name, p) in PERCENTILES {
         value["half_rtt_ns"][name] = json!(half(rtt.value_at_percentile(p)));
     }
@@ -190,6 +190,12 @@ pub fn lat_table(result: &TestResult) -> Table {
     let mut table = Table::new(names.map(|n| (n, Right)));
     let half = |ns: u64| Time::nanos(ns / 2).to_string();
     match &result.rtt {
+        // A signal may come while nothing counts yet.
+        Some(rtt) if rtt.is_empty() => {
+            let known = [result.spec.size.to_string(), "0".to_owned(), result.unanswered.to_string()];
+            let unknown = names.iter().skip(known.len()).map(|_| "-".to_owned());
+            table.row(known.into_iter().chain(unknown));
+        }
         Some(rtt) => table.row([
             result.spec.size.to_string(),
             rtt.len().to_string(),
@@ -208,4 +214,22 @@ pub fn lat_table(result: &TestResult) -> Table {
         }
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_no_round_trips_are_unknown() {
+        let mut rtt = Histogram::<u64>::new(3).unwrap();
+        let names = ["min", "max", "mean", "stdev", "p50", "p99", "p99_9", "p99_99"];
+        let none = to_json(&rtt, 5);
+        assert_eq!((&none["round_trips"], &none["unanswered"]), (&json!(0), &json!(5)));
+        assert!(names.iter().all(|name| none["half_rtt_ns"][name].is_null()), "{none}");
+        rtt.record(2_000).unwrap();
+        let one = to_json(&rtt, 0);
+        assert!(names.iter().all(|name| one["half_rtt_ns"][name].is_number()), "{one}");
+        assert_eq!(one["half_rtt_ns"]["min"], 1_000.0);
+    }
 }
