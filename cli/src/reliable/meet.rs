@@ -2,7 +2,7 @@
 
 use super::end::{CONTROL, End, lost};
 use super::plan::Test;
-use super::{Audience, Message, VERSION};
+use super::{Audience, Message, SILENCE, VERSION};
 use crate::error::Error;
 use dataplane::io::PortIo;
 use roce_proto::time::Instant;
@@ -82,10 +82,21 @@ pub(super) fn word<I: PortIo + 'static>(end: &mut End<I>, session: SessionKey) -
     }
 }
 
-/// Waits for a client that wants something.
-pub(super) fn hello<I: PortIo + 'static>(end: &mut End<I>) -> Result<(SessionKey, Test, bool), Error> {
+/// Waits for a client that wants something. After a test it says at once what it wants next: `None` if nobody is there for so long
+/// that it must have gone.
+pub(super) fn hello<I: PortIo + 'static>(
+    end: &mut End<I>,
+    after_test: bool,
+) -> Result<Option<(SessionKey, Test, bool)>, Error> {
+    let mut seen = end.now;
     loop {
         end.round(false);
+        if end.reliable.engine().sessions() > 0 {
+            seen = end.now;
+        }
+        if after_test && end.now.saturating_since(seen) > SILENCE {
+            return Ok(None);
+        }
         while let Some(event) = end.event() {
             if let Event::Up { session, .. } = event {
                 end.listen(session)?;
@@ -96,15 +107,19 @@ pub(super) fn hello<I: PortIo + 'static>(end: &mut End<I>) -> Result<(SessionKey
             if c.status != Status::Success || (c.communicator, c.operation) != (CONTROL, Operation::Recv) {
                 continue;
             }
-            if let Message::Hello { version, spec, peers, memory, mix, last } =
-                end.hear(done.completion.session, done.completion.len, done.buf)?
-            {
-                if version == VERSION {
-                    return Ok((c.session, Test { spec, peers, memory, mix }, last));
+            // Anybody can say anything: whoever waits for a client goes on waiting.
+            let refusal = match end.hear(c.session, c.len, done.buf) {
+                Ok(Message::Hello { version: VERSION, spec, peers, memory, mix, last }) => {
+                    return Ok(Some((c.session, Test { spec, peers, memory, mix }, last)));
                 }
-                let refusal = format!("the server speaks version {VERSION} of the tests, not {version}");
-                end.say(c.session, &Message::Ready { refusal: Some(refusal) })?;
-            }
+                Ok(Message::Hello { version, .. }) => {
+                    format!("the server speaks version {VERSION} of the tests, not {version}")
+                }
+                Ok(_) => continue,
+                Err(why) => why.message().to_owned(),
+            };
+            tracing::warn!("refused a test: {refusal}");
+            end.say(c.session, &Message::Ready { refusal: Some(refusal) })?;
         }
         end.check()?;
     }

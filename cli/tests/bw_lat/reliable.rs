@@ -73,6 +73,24 @@ fn many_peers_get_each_message_and_cost_little() {
     }
 }
 
+/// A client that a signal ends while more of its tests were to come leaves no server waiting.
+#[test]
+fn a_server_does_not_wait_for_tests_of_a_client_that_ended() {
+    let _turn = shared();
+    for test in ["bw", "lat"] {
+        let socket = next_socket();
+        let server = End::server(socket, &format!("default {test}"));
+        let client = End::client(socket, &format!("default {test} 10.0.0.1 -a -D 20"));
+        wait_for_work(&client);
+        client.signal(Signal::INT);
+        assert_eq!(client.end().0.code(), Some(130), "{test}");
+        let ended = Instant::now();
+        let (status, out, errors) = server.end();
+        assert!(status.success(), "{test}: {status}: {out}{errors}");
+        assert!(ended.elapsed() < Duration::from_secs(15), "{test}: {:?}", ended.elapsed());
+    }
+}
+
 /// Two sides that mean different services say so.
 #[test]
 fn sides_of_different_services_are_told() {
