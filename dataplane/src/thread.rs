@@ -284,7 +284,7 @@ impl<I: PortIo + 'static, B: Buffer> Drop for Endpoint<I, B> {
     }
 }
 
-/// How long a stop waits for a port that takes nothing: longer than a peer is without its core on a busy machine.
+/// How long a stop waits for a port that takes nothing: a peer on a busy machine is without its core for some tens of milliseconds.
 const STUCK: Duration = Duration::from_millis(100);
 
 /// Whether a refused send can succeed later without anybody's doing. An address that is not resolved may never be.

@@ -32,7 +32,7 @@ struct Checked {
 /// What became of them.
 #[derive(Clone, Copy, Default)]
 struct Seen {
-    /// How many were looked at: all, but for one that found too short a receive.
+    /// How many were looked at: all, or up to the one that found too short a receive.
     packets: usize,
     bytes: u64,
     delivered: u64,

@@ -47,21 +47,25 @@ fn of_sends_that_are_alike_most_go_quickly() {
     }
 }
 
+fn plain(ah: AhKey) -> SendWr {
+    SendWr {
+        wr_id: 1,
+        ah,
+        dst_qpn: Qpn::new(0x77).unwrap(),
+        qkey: QKey(1),
+        imm: None,
+        solicited: false,
+        signaled: false,
+    }
+}
+
 /// After so many sends of a length and one more that may be signaled, whether the quick way takes the next one.
 fn takes(depth: u32, (len, count): (usize, usize), signals: [bool; 2]) -> bool {
     let mut sender = Sender::new(false);
     sender.drain();
     let w = &mut sender.w;
     let qp = w.create_qp(&QpConfig { send_depth: depth, ..QpConfig::new(sender.cq) }).unwrap();
-    let plain = SendWr {
-        wr_id: 1,
-        ah: sender.ahs[0],
-        dst_qpn: Qpn::new(0x77).unwrap(),
-        qkey: QKey(1),
-        imm: None,
-        solicited: false,
-        signaled: false,
-    };
+    let plain = plain(sender.ahs[0]);
     let message = vec![7; len];
     let [before, next] = signals.map(|signaled| SendWr { signaled, ..plain });
     for i in 1..count {
@@ -92,15 +96,7 @@ fn queue_pairs_that_take_turns_do_not_go_on_with_each_other() {
     sender.drain();
     let w = &mut sender.w;
     let qps = [(); 2].map(|()| w.create_qp(&QpConfig::new(sender.cq)).unwrap());
-    let wr = SendWr {
-        wr_id: 1,
-        ah: sender.ahs[0],
-        dst_qpn: Qpn::new(0x77).unwrap(),
-        qkey: QKey(1),
-        imm: None,
-        solicited: false,
-        signaled: false,
-    };
+    let wr = plain(sender.ahs[0]);
     for _ in 0..4 {
         for qp in qps {
             assert!(!w.post_send_quickly(qp, wr, 64, |to| to.fill(7)));
