@@ -31,14 +31,19 @@ cargo test "${flags[@]}" --quiet --workspace --doc
 
 step "tests"
 # All binaries are run even when one fails, and the sum closes the output.
-cargo test "${flags[@]}" "${quiet[@]}" --workspace --tests --no-fail-fast 2>&1 | awk '
-	{ print; fflush() }
-	/^test result: / {
-		for (i = 2; i <= NF; i++) {
-			if ($i ~ /^passed/) passed += $(i - 1)
-			if ($i ~ /^failed/) failed += $(i - 1)
-			if ($i ~ /^ignored/) ignored += $(i - 1)
-		}
-		binaries++
-	}
-	END { printf "total: %d passed; %d failed; %d ignored; in %d test binaries\n", passed, failed, ignored, binaries }'
+# Read line by line, so that a log shows each as soon as it is there.
+count() {
+	local line passed=0 failed=0 ignored=0 binaries=0
+	local result='^test result: .* ([0-9]+) passed; ([0-9]+) failed; ([0-9]+) ignored;'
+	while IFS= read -r line || [ -n "$line" ]; do
+		printf '%s\n' "$line"
+		if [[ $line =~ $result ]]; then
+			passed=$((passed + BASH_REMATCH[1]))
+			failed=$((failed + BASH_REMATCH[2]))
+			ignored=$((ignored + BASH_REMATCH[3]))
+			binaries=$((binaries + 1))
+		fi
+	done
+	echo "total: $passed passed; $failed failed; $ignored ignored; in $binaries test binaries"
+}
+cargo test "${flags[@]}" "${quiet[@]}" --workspace --tests --no-fail-fast 2>&1 | count

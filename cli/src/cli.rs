@@ -17,7 +17,9 @@ Exit codes:
   141  standard output was closed before the end
 
 Logs go to standard error (-v, or the environment variable RUST_LOG), results to standard output.
-Sizes: 64, 4k (4096), 1MB. Rates: 10g, 1Mpps. Durations: 10 (seconds), 500ms. Numbers: decimal, or hex with 0x.";
+
+Sizes: 64, 4k (4096), 1MB. Counts: 1000, 10k. Rates: 10g, 1Mpps. Durations: 10 (seconds), 500ms. \
+Keys and numbers of the protocol: decimal, or hex with 0x.";
 
 /// A software RoCEv2 endpoint on DPDK: runs, measures, and looks at captures.
 #[derive(Parser, Debug)]
@@ -164,6 +166,31 @@ fn run(cli: &Cli) -> Result<Exit, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Every command with its subcommands, those that are hidden left out.
+    fn shown(command: &clap::Command, all: &mut Vec<clap::Command>) {
+        for sub in command.get_subcommands().filter(|c| !c.is_hide_set()) {
+            all.push(sub.clone());
+            shown(sub, all);
+        }
+    }
+
+    #[test]
+    fn help_is_not_broken_twice() {
+        let mut commands = vec![Cli::command()];
+        shown(&Cli::command(), &mut commands);
+        assert!(commands.len() > 4);
+        for command in commands {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<&str> = help.lines().collect();
+            let prose = |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+            for (line, next) in lines.iter().zip(lines.iter().skip(1).chain([&""])) {
+                // A paragraph is one line, which the terminal's width breaks; an example keeps its form at 100 columns.
+                assert!(!(prose(line) && prose(next)), "{}: {line:?} {next:?}", command.get_name());
+                assert!(prose(line) || line.chars().count() <= 100, "{}: {line:?}", command.get_name());
+            }
+        }
+    }
 
     #[cfg(not(feature = "dpdk"))]
     #[test]

@@ -510,6 +510,7 @@ fn plan_config(plan: &Plan, verbosity: u8) -> EalConfig {
         program: "spraywire".to_owned(),
         vdevs: plan.vdevs.clone(),
         allow: plan.allow.clone(),
+        usage_to_stderr: true,
         log_level: match verbosity {
             0 | 1 => None,
             2 => Some(LogLevel::Info),

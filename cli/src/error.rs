@@ -11,7 +11,7 @@ pub enum Exit {
     Ok = 0,
     /// 1: what was measured or inspected is wrong or failed.
     Failed = 1,
-    /// 2: the command was asked for something that it cannot do: bad arguments, unreadable files, no port.
+    /// 2: the command was asked for something that it cannot do: bad arguments, files that cannot be read or written, no port.
     Usage = 2,
     /// 130: interrupted by a signal; what was done until then is reported.
     Interrupted = 130,
@@ -64,7 +64,8 @@ impl Error {
                 message: "standard output was closed".to_owned(),
                 hint: None,
             },
-            _ => Error::failed(format_args!("cannot write the output: {error}")),
+            // Not 1: that says that what was looked at is wrong.
+            _ => Error::usage(format_args!("cannot write the output: {error}")),
         }
     }
 
@@ -121,6 +122,6 @@ mod tests {
         assert_eq!(Error::interrupted().exit as u8, 130);
         let closed = Error::output(&std::io::ErrorKind::BrokenPipe.into());
         assert_eq!(closed.exit as u8, 141);
-        assert_eq!(Error::output(&std::io::ErrorKind::StorageFull.into()).exit, Exit::Failed);
+        assert_eq!(Error::output(&std::io::ErrorKind::StorageFull.into()).exit, Exit::Usage);
     }
 }

@@ -15,10 +15,12 @@ use testbed_impair::{BlackOut, Config, Loss, Rate, Reorder};
 pub struct ImpairArgs {
     /// Propagation delay of each way: half of what is added to the round trip
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration)]
+    #[serde(rename = "delay_s", serialize_with = "units::seconds")]
     pub delay: Duration,
 
     /// Added to the delay of each frame, from nothing to this; frames keep their order
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration)]
+    #[serde(rename = "jitter_s", serialize_with = "units::seconds")]
     pub jitter: Duration,
 
     /// Share of frames that are lost: 0.1% or 0.001
@@ -35,6 +37,7 @@ pub struct ImpairArgs {
 
     /// What is added to the delay of those, from nothing to this
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::duration)]
+    #[serde(rename = "reorder_by_s", serialize_with = "units::seconds")]
     pub reorder_by: Duration,
 
     /// Share of frames that come twice
@@ -59,14 +62,17 @@ pub struct ImpairArgs {
 
     /// When nothing passes any more, from the start on
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[serde(rename = "black_out_s", serialize_with = "units::maybe_seconds")]
     pub black_out: Option<Duration>,
 
     /// How long nothing passes
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = units::duration, requires = "black_out")]
+    #[serde(rename = "lasting_s", serialize_with = "units::seconds")]
     pub lasting: Duration,
 
     /// From the beginning of a black-out to that of the next; there is one only if not given
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "black_out")]
+    #[serde(rename = "every_s", serialize_with = "units::maybe_seconds")]
     pub every: Option<Duration>,
 
     /// Frames that may be on each way at once; more are dropped and counted. Memory for them is taken at the start

@@ -71,6 +71,15 @@ pub fn count(text: &str) -> Result<u64, String> {
     Ok(n as u64)
 }
 
+/// A count that a field of 16 or 32 bits holds: `128`, `4k`, or in hex with `0x`.
+pub fn how_many<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let n = match text.trim().starts_with("0x") {
+        true => u64::from(number(text, 32, "count")?),
+        false => count(text)?,
+    };
+    T::try_from(n).map_err(|_| format!("`{text}` is too many: less than 2^{}", 8 * size_of::<T>()))
+}
+
 /// A rate: `10g`, `2.5Gbps`, `100Mbit` in bits per second, or `1Mpps`, `500kmsg` in messages per second.
 pub fn rate(text: &str) -> Result<Rate, String> {
     let expected =
@@ -115,10 +124,26 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     let seconds = decimal(digits.trim_end()).ok_or_else(expected)? * factor;
     const HUNDRED_YEARS: f64 = 100.0 * 365.25 * 86_400.0;
     if seconds > HUNDRED_YEARS {
-        return Err(expected());
+        return Err(format!("`{text}` is more than a hundred years"));
     }
     // By whole nanoseconds, so that 20us is 20000 of them and not 19999.
     Ok(Duration::from_nanos((seconds * 1e9).round() as u64))
+}
+
+/// A time among the parameters of a report: in seconds, as the end of its name says.
+pub fn seconds<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
+}
+
+/// The same for one that need not be given.
+pub fn maybe_seconds<S: serde::Serializer>(
+    time: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => seconds(time, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 /// An unsigned number in decimal, or in hex with `0x`, of at most `bits` bits.
@@ -276,6 +301,14 @@ mod tests {
         assert_eq!(count("1000"), Ok(1000));
         assert_eq!(count("2.5M"), Ok(2_500_000));
         assert!(count("1.5").is_err() && count("").is_err() && count("-3").is_err());
+        assert_eq!(
+            (how_many("0x40"), how_many("4k"), how_many("65535")),
+            (Ok(64u16), Ok(4000u16), Ok(65535u16))
+        );
+        assert_eq!(how_many("4294967295"), Ok(u32::MAX));
+        for bad in ["65536", "0x10000", "66k", "0x", "0x100000000", "1.5", "", "-1", "x"] {
+            assert!(how_many::<u16>(bad).is_err(), "{bad}");
+        }
         assert_eq!(rate("10g"), Ok(Rate::BitsPerSecond(1e10)));
         assert_eq!(rate("2.5Gbps"), Ok(Rate::BitsPerSecond(2.5e9)));
         assert_eq!(rate("100 Mbit/s"), Ok(Rate::BitsPerSecond(1e8)));
@@ -301,8 +334,12 @@ mod tests {
         ] {
             assert_eq!(duration(text), Ok(Duration::from_nanos(nanos)), "{text}");
         }
-        for bad in ["", "s", "-1", "1d", "9999999999h", "1 2"] {
-            assert!(duration(bad).is_err(), "{bad}");
+        for bad in ["", "s", "-1", "1d", "1 2"] {
+            assert!(duration(bad).unwrap_err().contains("is no duration"), "{bad}");
+        }
+        // A number that is one is not called none.
+        for long in ["4294967296", "9999999999h"] {
+            assert!(duration(long).unwrap_err().contains("more than a hundred years"), "{long}");
         }
     }
 

@@ -483,6 +483,18 @@ fn files_that_cannot_be_read() {
 }
 
 #[test]
+fn an_output_that_takes_nothing_is_not_called_a_wrong_packet() {
+    for args in [&["--summary"][..], &[], &["--json"]] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_spraywire"));
+        let full = std::fs::File::create("/dev/full").unwrap();
+        command.arg("inspect").args(args).arg(&all_captures()[0]).stdout(full);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(stderr(&output).contains("cannot write the output"), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_closed_output_ends_it_in_silence() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_spraywire"))
         .arg("inspect")

@@ -3,7 +3,7 @@
 use super::lanes;
 use super::measure::{
     Job, MeasureArgs, Progress, WorkerKind, direction, drops_text, goodput_cell, lost_of, open_config,
-    rate_cell, resolve, run_client, with_bench,
+    other_side, rate_cell, resolve, run_client, with_bench,
 };
 use crate::error::{Error, Exit};
 use crate::reliable::{self, Audience, ScaleArgs, Service};
@@ -26,36 +26,41 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 const AFTER: &str = "\
-The same command runs on both sides: first without HOST (the server, which waits), then with it. The two find each other
+The same command runs on both sides: first without HOST (the server, which waits), then with it. The two find each other \
 over the port itself. What the client asks for governs both sides; --service, --worker, --workers and -m are for each side.
 
-Rates are those of receiver completions. Messages are reliable and of any size, unless both sides have --service ud: then a message
-is one UD packet, so nothing larger than the IB MTU can be sent; packets that find no posted receive are dropped and counted, as UD
+Rates are those of receiver completions. Messages are reliable and of any size, unless both sides have --service ud: then a message \
+is one UD packet, so nothing larger than the IB MTU can be sent; packets that find no posted receive are dropped and counted, as UD \
 does. Several workers, queue pairs (-q) and --worker thread are of raw UD.
 
-With --workload, ranks run steps of a collective together: all of them in this process, or each in one of its own, on one machine or many.
-Each step begins when all ranks are ready, and takes as long as the slowest of them; every value that comes is checked. Rank 0 has the
+With --workload, ranks run steps of a collective together: all of them in this process, or each in one of its own, on one machine or many. \
+Each step begins when all ranks are ready, and takes as long as the slowest of them; every value that comes is checked. Rank 0 has the \
 table. Bandwidths are those of nccl-tests: algo, the buffer of a rank by the time of a step; bus, what each rank's link carries for it.
 
 Examples:
   spraywire bw                                    the server: a net_memif port, address 192.0.2.1
-  spraywire bw 192.0.2.1                          the client on the same machine: 2 seconds of messages of 1 MiB
+  spraywire bw 192.0.2.1
+      the client on the same machine: 2 seconds of messages of 1 MiB
   spraywire bw 192.0.2.1 -a                       all sizes: 2 B, 4 B, … to 1 MiB
   spraywire bw 192.0.2.1 -s 64 -n 10M             ten million messages of 64 bytes
   spraywire bw 192.0.2.1 -s 1k -D 5 --rate 1Mpps  a million messages a second for five seconds
   spraywire bw 192.0.2.1 -s 64 --peers 1000       each message to a random one of a thousand peers
-  spraywire bw 192.0.2.1 --service ud -b -q 4 --json  raw UD: both directions, four queue pairs, as JSON
+  spraywire bw 192.0.2.1 --service ud -b -q 4 --json
+      raw UD: both directions, four queue pairs, as JSON
   spraywire bw 192.0.2.1 --service ud --workers 2 --cores 2,3
-                                                  two workers over two queues, if the server has the same
+      two workers over two queues, if the server has the same
   spraywire bw 192.0.2.1 --mix dp:70,pp:25,control:5 -s 256k
                                                   messages of three classes, with figures of each
-  spraywire bw 10.0.0.1 --port 0000:01:00.0 --ip 10.0.0.2 --port 0000:01:00.1 --ip 10.1.0.2 --paths 8
+  spraywire bw 10.0.0.1 --port 0000:01:00.0 --ip 10.0.0.2 --port 0000:01:00.1 --ip 10.1.0.2 \\
+      --paths 8
                                                   two ports as rails, if the server has two as well
   spraywire bw --workload all-reduce --ranks 8    a ring of eight ranks in this process
   spraywire bw --workload all-to-all --ranks 8 -a --loss 0.1%
   mpirun -n 16 spraywire bw --workload all-reduce -s 64M --port 0000:01:00.0 --first-ip 10.0.0.1/24
-  torchrun --no-python --nnodes 4 … spraywire bw --workload all-reduce --port 0000:01:00.0 --first-ip 10.0.0.1/24
-  spraywire bw --workload all-to-all --ranks 3 --rank 2 --master 10.0.0.1 --port net_af_packet0,iface=eth1 --ip 10.0.0.3
+  torchrun --no-python --nnodes 4 … spraywire bw --workload all-reduce --port 0000:01:00.0 \\
+      --first-ip 10.0.0.1/24
+  spraywire bw --workload all-to-all --ranks 3 --rank 2 --master 10.0.0.1 \\
+      --port net_af_packet0,iface=eth1 --ip 10.0.0.3
   spraywire bw --port net_af_packet0,iface=eth1 --ip 10.0.0.1
   spraywire bw --port 0000:01:00.0 --ip 10.0.0.2 10.0.0.1";
 
@@ -77,18 +82,19 @@ pub struct BwArgs {
 
     /// How long to send; 2 seconds if neither this nor -n is given
     #[arg(short = 'D', long, value_name = "TIME", value_parser = units::duration)]
+    #[serde(rename = "duration_s", serialize_with = "units::maybe_seconds")]
     pub duration: Option<Duration>,
 
     /// Depth of the send queue of each queue pair; over the reliable service, messages that a side sends at a time
-    #[arg(short, long, value_name = "COUNT", default_value_t = 128)]
+    #[arg(short, long, value_name = "COUNT", default_value_t = 128, value_parser = units::how_many::<u32>)]
     pub tx_depth: u32,
 
     /// Depth of the receive queue of each queue pair, or of each peer
-    #[arg(short, long, value_name = "COUNT", default_value_t = 512)]
+    #[arg(short, long, value_name = "COUNT", default_value_t = 512, value_parser = units::how_many::<u32>)]
     pub rx_depth: u32,
 
     /// Number of queue pairs, of each worker
-    #[arg(short, long, value_name = "COUNT", default_value_t = 1)]
+    #[arg(short, long, value_name = "COUNT", default_value_t = 1, value_parser = units::how_many::<u16>)]
     pub qps: u16,
 
     /// Number of workers, each in a thread of its own (see --cores) and with its share of the messages and the rate; the same on
@@ -225,7 +231,7 @@ pub fn run(args: &BwArgs, verbosity: u8) -> Result<Exit, Error> {
     json_target.check()?;
     if let Some(host) = &args.common.host {
         // What no port could do is refused before one is opened.
-        resolve(host, false)?;
+        other_side(host, &args.common.endpoint)?;
         args.specs(Mtu::B4096.bytes())?;
     }
     args.check_workers()?;

@@ -1,7 +1,7 @@
 //! `spraywire lat`: latency by ping-pong, with the habits of perftest.
 
 use super::bw::{Measured, Report, serve};
-use super::measure::{Job, MeasureArgs, Progress, open_config, resolve, run_client, with_bench};
+use super::measure::{Job, MeasureArgs, Progress, open_config, other_side, resolve, run_client, with_bench};
 use crate::error::{Error, Exit};
 use crate::reliable::Service;
 use crate::rendezvous::message::{TestKind, TestSpec};
@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 const AFTER: &str = "\
-The same command runs on both sides: first without HOST (the server, which waits), then with it. One message is in flight at
-a time; the server sends it back. Times are half of the round trip, as perftest has them; the first 200 round trips warm up
-and do not count. The server says how many messages it answered, those included. Messages are reliable and of any size, unless both
+The same command runs on both sides: first without HOST (the server, which waits), then with it. One message is in flight at \
+a time; the server sends it back. Times are half of the round trip, as perftest has them; the first 200 round trips warm up \
+and do not count. The server says how many messages it answered, those included. Messages are reliable and of any size, unless both \
 sides have --service ud.
 
 Examples:
@@ -51,10 +51,11 @@ pub struct LatArgs {
 
     /// How long to measure
     #[arg(short = 'D', long, value_name = "TIME", value_parser = units::duration)]
+    #[serde(rename = "duration_s", serialize_with = "units::maybe_seconds")]
     pub duration: Option<Duration>,
 
     /// Depth of the receive queue, over raw UD
-    #[arg(short, long, value_name = "COUNT", default_value_t = DEPTH)]
+    #[arg(short, long, value_name = "COUNT", default_value_t = DEPTH, value_parser = units::how_many::<u32>)]
     pub rx_depth: u32,
 
     /// What every measurement has.
@@ -112,7 +113,7 @@ pub fn run(args: &LatArgs, verbosity: u8) -> Result<Exit, Error> {
     args.common.service.check()?;
     if let Some(host) = &args.common.host {
         // What no port could do is refused before one is opened.
-        resolve(host, false)?;
+        other_side(host, &args.common.endpoint)?;
         args.specs(Mtu::B4096.bytes())?;
     }
     let document = Document::new("lat", args);

@@ -55,6 +55,7 @@ pub struct MeasureArgs {
 
     /// How long the client waits for the server
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = units::duration)]
+    #[serde(rename = "wait_s", serialize_with = "units::seconds")]
     pub wait: Duration,
 
     /// The port.
@@ -98,6 +99,23 @@ pub fn resolve(host: &str, v6_only: bool) -> Result<IpAddr, Error> {
         Ok(None) => Err(Error::usage(format_args!("{host} has no address of the port's family"))),
         Err(e) => Err(Error::usage(format_args!("{host} is neither an IP address nor a known name ({e})"))),
     }
+}
+
+/// The other side as `host` names it, before a port is opened: this side's own address is none.
+///
+/// # Errors
+/// As [`resolve`], and an address that this side itself has.
+pub fn other_side(host: &str, args: &EndpointArgs) -> Result<IpAddr, Error> {
+    let ip = resolve(host, false)?;
+    let own = match args.ip.is_empty() && args.ports.is_empty() {
+        true => ip == Role::Client.ip(),
+        false => args.ip.iter().any(|own| own.addr == ip),
+    };
+    if own {
+        return Err(Error::usage(format_args!("{ip} is this side's own address"))
+            .hint("give the other side's: its --ip, or 192.0.2.1 if it was started without --port"));
+    }
+    Ok(ip)
 }
 
 /// Refuses an address that is no single host's on a network.

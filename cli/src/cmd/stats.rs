@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 
 const AFTER: &str = "\
-Asks the endpoints of this user (bw, lat, ud, demo, programs under verbs) that run now: by a socket that each has in SPRAYWIRE_RUNTIME_DIR, else in
+Asks the endpoints of this user (bw, lat, ud, demo, programs under verbs) that run now: by a socket that each has in SPRAYWIRE_RUNTIME_DIR, else in \
 XDG_RUNTIME_DIR/spraywire, else for root in /run/spraywire. Exit code 1 if there is none, or one does not answer.
 
 Examples:

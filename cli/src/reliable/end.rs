@@ -87,6 +87,11 @@ impl<I: PortIo + 'static> End<I> {
         self.clock.now()
     }
 
+    /// Whether it has several ports.
+    pub fn has_rails(&self) -> bool {
+        self.ports.len() > 1
+    }
+
     /// The worker.
     pub fn worker(&mut self) -> &mut Worker<I, Buf> {
         self.drive.worker()

@@ -43,7 +43,10 @@ pub(super) fn connect<I: PortIo + 'static>(
             }
             if elapsed >= wait {
                 let error = Error::failed(format_args!("{server} does not answer"));
-                return Err(error.hint("start the same command there, without HOST"));
+                return Err(error.hint(match end.has_rails() {
+                    false => "start the same command there, without HOST",
+                    true => "start the same command there, without HOST; of several ports, HOST is the address of the first",
+                }));
             }
             if asked.is_none_or(|at| end.now.saturating_since(at) >= ASK_EVERY) {
                 asked = Some(end.now);

@@ -89,6 +89,7 @@ pub struct ServiceArgs {
 
     /// Find this side's losses by a time-out of this length alone, as much RDMA hardware does: to compare with
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    #[serde(rename = "rto_only_s", serialize_with = "units::maybe_seconds")]
     pub rto_only: Option<Duration>,
 
     /// Sends each message of the reliable service in a packet of its own, instead of small ones that wait together in one

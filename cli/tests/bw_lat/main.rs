@@ -232,6 +232,12 @@ fn bad_arguments_are_told() {
         (&["lat", "192.0.2.1", "-r", "0"], "at least 1"),
         (&["bw", "--port", "net_memif0,rolle=client", "--ip", "10.0.0.1"], "`rolle`"),
         (&["bw", "192.0.2.1", "-D", "1us"], "at least a millisecond"),
+        (&["bw", "192.0.2.1", "-D", "4294967296"], "more than a hundred years"),
+        (&["bw", "192.0.2.1", "-t", "0x100000000"], "--tx-depth"),
+        // The client's own address; the server's is 192.0.2.1.
+        (&["bw", "192.0.2.2"], "192.0.2.2 is this side's own address"),
+        (&["lat", "10.0.0.2", "--port", "net_null0", "--ip", "10.0.0.2/24"], "10.0.0.2 is this side's own"),
+        (&["bw", "10.0.0.2", "--port", "nonsense0", "--ip", "10.0.0.1"], "none called \"nonsense0\""),
         (&["bw", "192.0.2.1", "--service", "ud", "-q", "0"], "at least 1"),
         (&["bw", "192.0.2.1", "-q", "2"], "one queue pair for all its peers"),
         (&["bw", "192.0.2.1", "--workers", "2"], "--service ud"),
@@ -255,6 +261,30 @@ fn bad_arguments_are_told() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
         assert!(error.contains(expected), "{args:?}: {error}");
     }
+    // DPDK's own usage is no result, with JSON or without.
+    for args in [&["ports", "--json", "--eal", "--nonsense"][..], &["lat", "--eal", "--nonsense=1"]] {
+        let output = run(env!("CARGO_BIN_EXE_spraywire"), args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{args:?}: {error}");
+        assert!(error.contains("--nonsense") && error.contains("EAL common options"), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn depths_are_counts_in_any_form() {
+    let _turn = shared();
+    let [_, client] = both("bw --json", "bw 10.0.0.1 --json -n 5k -t 0x40 -r 1k -q 0x2 -s 64");
+    let result = &results(&client)[0];
+    assert_eq!(
+        ["iters", "tx_depth", "rx_depth", "qps"].map(|name| result[name].as_u64()),
+        [5000, 64, 1000, 2].map(Some),
+        "{client:#}"
+    );
+    // Times among the parameters are in seconds.
+    assert_eq!(
+        (&client["parameters"]["wait_s"], &client["parameters"]["duration_s"]),
+        (&10.0.into(), &serde_json::Value::Null)
+    );
 }
 
 #[test]

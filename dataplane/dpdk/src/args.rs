@@ -45,6 +45,9 @@ pub struct EalConfig {
     pub extra: Vec<String>,
     /// How much DPDK logs; its own defaults if none.
     pub log_level: Option<LogLevel>,
+    /// Whether DPDK's usage, which it prints when it does not like its arguments, goes to standard error: for a program whose
+    /// standard output has results only, and no thread that prints while DPDK starts.
+    pub usage_to_stderr: bool,
 }
 
 /// MiB of address space without hugepages, if the configuration does not say. DPDK's own default of 64 holds hardly more

@@ -13,7 +13,7 @@ use crate::info::{self, PortId, PortInfo};
 use crate::memif;
 use crate::mempool::Pools;
 use crate::port::driver_error;
-use crate::{af_packet, control, hint, log, tap};
+use crate::{af_packet, control, hint, log, stdio, tap};
 
 /// Whether `rte_eal_init` was ever called. It cannot be called again, not even after it failed or was cleaned up.
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -119,7 +119,8 @@ impl Eal {
         let mut start = || unsafe { dpdk_sys::rte_eal_init(argc, argv.as_mut_ptr()) };
         // The user's own arguments may name one.
         let has_tap = arguments.iter().any(|argument| tap::is_tap(argument));
-        let ret = if has_tap { tap::without_signals(start) } else { start() };
+        let mut start = || if has_tap { tap::without_signals(&mut start) } else { start() };
+        let ret = if config.usage_to_stderr { stdio::to_stderr(start) } else { start() };
         // It pins the thread to its lcore. Where threads run is the caller's business.
         affinity.restore();
         if ret < 0 {
@@ -187,7 +188,7 @@ impl Eal {
     /// # Errors
     /// [`PortError::NoPorts`] if there is none at all, [`PortError::NotFound`] if none is called so.
     pub fn find(&self, wanted: &str) -> Result<PortId, PortError> {
-        let ports = self.require_ports()?;
+        let ports = self.require_ports().map_err(|e| e.looked_for(wanted))?;
         if let Some(port) = ports.iter().find(|port| port.answers_to(wanted)) {
             return Ok(port.id);
         }
@@ -209,7 +210,7 @@ impl Eal {
             .map_or_else(|| "the program itself".to_owned(), |dir| dir.display().to_string());
         let vdevs = self.vdevs();
         let vdevs = if vdevs.is_empty() { "none".to_owned() } else { vdevs.join(" ") };
-        Err(PortError::NoPorts { drivers, vdevs })
+        Err(PortError::NoPorts { wanted: None, drivers, vdevs })
     }
 
     /// The virtual devices asked for, those in the user's own arguments included.

@@ -71,9 +71,12 @@ pub enum EalError {
 pub enum PortError {
     /// There is no port at all.
     #[error(
-        "DPDK has no port. Drivers are loaded from {drivers}; virtual devices asked for: {vdevs}. Name one, for example net_memif0,role=server,id=0, or bind a NIC to vfio-pci (dpdk-devbind.py) and give its PCI address"
+        "DPDK has no port{}. Drivers are loaded from {drivers}; virtual devices asked for: {vdevs}. Name one, for example net_memif0,role=server,id=0, or bind a NIC to vfio-pci (dpdk-devbind.py) and give its PCI address",
+        none_called(.wanted.as_deref())
     )]
     NoPorts {
+        /// What was looked for, if one was.
+        wanted: Option<String>,
         /// The folder of shared drivers, or that they are linked in.
         drivers: String,
         /// The virtual devices of the configuration, or "none".
@@ -301,7 +304,25 @@ fn on_node(node: Option<u32>) -> String {
 }
 
 fn dpdk_said(line: &str) -> String {
+    // A sentence goes on after it.
+    let line = line.trim_end_matches(['.', ' ']);
     if line.is_empty() { String::new() } else { format!("; DPDK said: {line}") }
+}
+
+fn none_called(wanted: Option<&str>) -> String {
+    wanted.map_or_else(String::new, |wanted| format!(", and so none called {wanted:?}"))
+}
+
+impl PortError {
+    /// Adds the name that was looked for where there is no port at all.
+    pub(crate) fn looked_for(self, name: &str) -> PortError {
+        match self {
+            PortError::NoPorts { drivers, vdevs, .. } => {
+                PortError::NoPorts { wanted: Some(name.to_owned()), drivers, vdevs }
+            }
+            other => other,
+        }
+    }
 }
 
 fn down_hint(interface: Option<&str>) -> String {
@@ -332,6 +353,9 @@ mod tests {
             hint: "Try again.".into(),
         };
         assert_eq!(error(0).to_string(), "DPDK did not start. Arguments: --no-pci. Try again.");
+        let said =
+            EalError::Init { errno: 0, said: "EAL: no.".into(), args: "-x".into(), hint: "Try.".into() };
+        assert_eq!(said.to_string(), "DPDK did not start; DPDK said: EAL: no. Arguments: -x. Try.");
         let with = error(13).to_string();
         assert!(with.starts_with("DPDK did not start: ") && with.contains("(error 13)."), "{with}");
     }

@@ -32,6 +32,7 @@ mod port;
 mod queue;
 mod queues;
 mod stats;
+mod stdio;
 mod tap;
 mod telemetry;
 

@@ -13,10 +13,20 @@ fn no_port_and_bad_devices() {
     let drivers = Eal::driver_dir().map_or("the program itself".into(), |dir| dir.display().to_string());
 
     let error = eal.find("net_memif0").unwrap_err();
-    assert_eq!(error, PortError::NoPorts { drivers: drivers.clone(), vdevs: "none".into() });
+    assert_eq!(
+        error,
+        PortError::NoPorts {
+            wanted: Some("net_memif0".into()),
+            drivers: drivers.clone(),
+            vdevs: "none".into()
+        }
+    );
     let text = error.to_string();
     assert!(
-        text.contains(&drivers) && text.contains("asked for: none") && text.contains("net_memif0,role"),
+        text.contains(&drivers)
+            && text.contains("asked for: none")
+            && text.contains("net_memif0,role")
+            && text.contains("none called \"net_memif0\""),
         "{text}"
     );
 

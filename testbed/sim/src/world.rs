@@ -402,12 +402,9 @@ impl<'a> World<'a> {
     fn open(&self) -> String {
         let line = |op: &crate::ledger::Op| format!("{:?} of message {}", op.operation, op.message);
         let lines: Vec<String> = self.ledger.unsettled().take(5).map(line).collect();
-        format!(
-            "{} operations are open and {} not posted, such as {}",
-            self.ledger.open(),
-            self.apps.unposted(),
-            lines.join(", ")
-        )
+        let such_as =
+            if lines.is_empty() { String::new() } else { format!(", such as {}", lines.join(", ")) };
+        format!("{} operations are open and {} not posted{such_as}", self.ledger.open(), self.apps.unposted())
     }
 
     fn unfinished(&self) -> Violation {

@@ -32,9 +32,9 @@ use std::time::Duration;
 use table::Row;
 
 const AFTER: &str = "\
-Two processes exchange messages in RoCEv2 packets over a net_memif port, which is shared memory: no root, no NIC, no hugepages. For
-each size, first throughput, then latency. Rates are those of receiver completions; latencies are half of the round trip, with one
-message in flight. Drops are packets that the receiver did not take, by reason; every ICRC is made and checked. The messages are
+Two processes exchange messages in RoCEv2 packets over a net_memif port, which is shared memory: no root, no NIC, no hugepages. For \
+each size, first throughput, then latency. Rates are those of receiver completions; latencies are half of the round trip, with one \
+message in flight. Drops are packets that the receiver did not take, by reason; every ICRC is made and checked. The messages are \
 reliable, and the table says how many segments were sent again; with --service ud they are raw UD, a packet each.
 
 Exit code 1: packets with a wrong ICRC came, or messages were lost that nobody counted as dropped.
@@ -62,7 +62,7 @@ pub struct DemoArgs {
     /// How long each test lasts: one of throughput and one of latency for each size
     #[arg(short = 'D', long, visible_alias = "seconds", value_name = "TIME", value_parser = units::duration)]
     #[arg(default_value = "1")]
-    #[serde(serialize_with = "millis")]
+    #[serde(rename = "duration_s", serialize_with = "units::seconds")]
     pub duration: Duration,
 
     /// Where the workers run
@@ -99,10 +99,6 @@ pub struct DemoArgs {
 /// The words are handed on to the server process as they were written, so only their form is looked at.
 fn eal_text(text: &str) -> Result<String, String> {
     text.parse::<EalArg>().map(|_| text.to_owned())
-}
-
-fn millis<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(duration.as_millis() as u64)
 }
 
 fn mtu_bytes<S: serde::Serializer>(mtu: &Mtu, serializer: S) -> Result<S::Ok, S::Error> {

@@ -21,8 +21,8 @@ use serde::Serialize;
 use std::net::IpAddr;
 
 const AFTER: &str = "\
-Looks at the machine, and with --port at what this port needs; the port itself is opened, and started only with --peer. Takes the arguments of
-the command that is to work, and changes nothing. Each finding is ok, a note (good to know), a warning (will be slow or lossy) or a
+Looks at the machine, and with --port at what this port needs; the port itself is opened, and started only with --peer. Takes the arguments of \
+the command that is to work, and changes nothing. Each finding is ok, a note (good to know), a warning (will be slow or lossy) or a \
 problem (will not work); what is not ok says what to do. Exit code 1 if there is a problem.
 
 Examples:

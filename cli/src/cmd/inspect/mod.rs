@@ -32,7 +32,7 @@ Examples:
   spraywire inspect --json trace.pcap | jq '.results[] | select(.icrc.status == \"bad\")'
   tcpdump -i eth0 -w - udp port 4791 | spraywire inspect -
 
-Packets that the capture cut short cannot be checked; they are counted as cut, not as wrong.
+Packets that the capture cut short cannot be checked; they are counted as cut, not as wrong. \
 Exit code 1 if any ICRC is wrong or a RoCEv2 packet is malformed, 2 if a file cannot be read to its end.";
 
 /// Arguments of `inspect`.

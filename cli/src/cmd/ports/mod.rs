@@ -15,7 +15,7 @@ use dpdk::{Eal, Needs, PortInfo};
 use serde_json::{Value, json};
 
 const AFTER: &str = "\
-Without --port: the NICs of this machine and who has them, the kernel's interfaces, and DPDK's drivers, each with the --port that
+Without --port: the NICs of this machine and who has them, the kernel's interfaces, and DPDK's drivers, each with the --port that \
 takes it. With --port (or --eal): the ports that DPDK has then, with what each can do; they are opened, and not started.
 
 Examples:

@@ -14,12 +14,13 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 const AFTER: &str = "\
-FILES are what --json=FILE of bw, lat and sim wrote, and --json=FILE of spraywire-benches. The page has their tables, curves of how long messages
+FILES are what --json=FILE of bw, lat and sim wrote, and --json=FILE of spraywire-benches. The page has their tables, curves of how long messages \
 took, of each class and all in one, and what was asked for. It is one file without scripts, loads nothing, and is light or dark as its reader is.
 
 Examples:
   spraywire report bw.json -o report.html
-  spraywire report with-fec.json without.json lossless.json -o fec.html    one file each, and all of them in one picture
+  spraywire report with-fec.json without.json lossless.json -o fec.html
+      one file each, and all of them in one picture
   spraywire report *.json > report.html";
 
 /// The largest file that is read.

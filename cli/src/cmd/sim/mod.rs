@@ -23,19 +23,25 @@ use testbed_sim::shrink::Cut;
 use testbed_sim::{Report, Scenario, Trace, Violation};
 
 const AFTER: &str = "\
-The clock is virtual: a second of a slow network may take a millisecond. The same arguments give the same run, packet by packet.
-Checked in each run: every message arrives once and byte-identical, or the side that must know is told; tables, windows and
-grants keep their bounds; every packet is accounted for; things go on while the network lets packets through; after the last fault
+The clock is virtual: a second of a slow network may take a millisecond. The same arguments give the same run, packet by packet. \
+Checked in each run: every message arrives once and byte-identical, or the side that must know is told; tables, windows and \
+grants keep their bounds; every packet is accounted for; things go on while the network lets packets through; after the last fault \
 everything comes to its end, and nothing is left in a table. A check that fails is exit code 1.
 
 Examples:
-  spraywire sim --delay 5ms --loss 1% -s 1MB -n 100          a hundred megabytes over a bad network of 10 ms round trip
-  spraywire sim --hosts 9 --pattern many-to-one --topology star --rate 10g --mark-from 100KB --cc delay-ecn
+  spraywire sim --delay 5ms --loss 1% -s 1MB -n 100
+      a hundred megabytes over a bad network of 10 ms round trip
+  spraywire sim --hosts 9 --pattern many-to-one --topology star --rate 10g --mark-from 100KB \\
+      --cc delay-ecn
   spraywire sim --paths 4 --lanes 4 --reorder 10% --trace    each event in a line: time, host, event
-  spraywire sim --hosts 16 --pattern permutation --topology leaf-spine --rate 100g --paths 16 -s 2MB -n 16
-  spraywire sim --study permutation                          64 hosts over two tiers, beside published figures of others
-  spraywire sim --study fec                                  losses of 0.1 % over 25 ms: protected, sent again, protected alike
-  spraywire sim --swarm --seconds 60                         random hosts, networks, loads, faults and restarts for a minute
+  spraywire sim --hosts 16 --pattern permutation --topology leaf-spine --rate 100g --paths 16 \\
+      -s 2MB -n 16
+  spraywire sim --study permutation
+      64 hosts over two tiers, beside published figures of others
+  spraywire sim --study fec
+      losses of 0.1 % over 25 ms: protected, sent again, protected alike
+  spraywire sim --swarm --seconds 60
+      random hosts, networks, loads, faults and restarts for a minute
   spraywire sim --swarm --seed 7 --runs 1000 --json          these thousand scenarios
   spraywire sim --swarm --seed 7 --runs 1 --trace            one of them again, as a log";
 
@@ -61,6 +67,7 @@ pub struct SimArgs {
 
     /// How long to run a swarm
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "swarm")]
+    #[serde(rename = "seconds", serialize_with = "units::maybe_seconds")]
     pub seconds: Option<Duration>,
 
     /// Only the first so many messages of a swarm's scenario: what a failing seed was reduced to
@@ -113,6 +120,7 @@ pub struct OneArgs {
 
     /// How long after the sends the receives are posted
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration, conflicts_with = "swarm")]
+    #[serde(rename = "late_s", serialize_with = "units::seconds")]
     pub late: Duration,
 
     /// How hosts are joined
@@ -153,6 +161,7 @@ pub struct OneArgs {
 
     /// Hosts look for packets only so often; without it, a packet wakes its host
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "swarm")]
+    #[serde(rename = "poll_s", serialize_with = "units::maybe_seconds")]
     pub poll: Option<Duration>,
 }
 

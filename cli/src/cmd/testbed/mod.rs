@@ -23,18 +23,23 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const AFTER: &str = "\
-Two leaf routers with several paths between them, and hosts behind each: network namespaces of the kernel, which spreads flows over the
-paths by a hash of addresses, protocol and UDP ports (fib_multipath_hash_policy 1), for IPv4 and IPv6. Hosts have an interface e0 for
+Two leaf routers with several paths between them, and hosts behind each: network namespaces of the kernel, which spreads flows over the \
+paths by a hash of addresses, protocol and UDP ports (fib_multipath_hash_policy 1), for IPv4 and IPv6. Hosts have an interface e0 for \
 a net_af_packet port. With --two-dc, two hosts of one network and nothing but a long link between them. Needs root, iproute2 and nftables; nothing outside of its own namespaces is touched.
 
 Examples:
-  spraywire testbed up --paths 8                        eight equal paths; prints the commands that measure across them
-  spraywire testbed up --loss 1% --loss 3=10% --rate 1g loss in the routers: 1 % on each path, 10 % on the third; 1 Gbit/s each
-  spraywire testbed up --delay 1ms --skew 10ms          from 1 ms on the first path to 11 ms on the last
-  spraywire testbed up --loss 2=1% --burst 8            losses of the second path in bursts of eight, on average
+  spraywire testbed up --paths 8
+      eight equal paths; prints the commands that measure across them
+  spraywire testbed up --loss 1% --loss 3=10% --rate 1g
+      loss in the routers: 1 % on each path, 10 % on the third; 1 Gbit/s each
+  spraywire testbed up --delay 1ms --skew 10ms
+      from 1 ms on the first path to 11 ms on the last
+  spraywire testbed up --loss 2=1% --burst 8
+      losses of the second path in bursts of eight, on average
   spraywire testbed up --two-dc --loss 0.1% --burst 8 --rate 1g
                                                         two hosts 25 ms of round trip apart
-  spraywire testbed path 3 --link dark                  the third path swallows everything from now on
+  spraywire testbed path 3 --link dark
+      the third path swallows everything from now on
   spraywire testbed path 3 --link up --loss 0           and no more
   spraywire testbed status                              a picture, and what each path carried
   spraywire testbed down                                removes everything, also after a crash";
@@ -134,6 +139,7 @@ pub struct UpArgs {
 
     /// Added to the delays: nothing on the first path, this on the last, even steps between
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = units::duration)]
+    #[serde(rename = "skew_s", serialize_with = "units::seconds")]
     pub skew: Duration,
 
     /// MTU of all links in bytes

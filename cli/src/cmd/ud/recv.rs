@@ -22,11 +22,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 const AFTER: &str = "\
-Prints a READY line first: queue pair number, Q_Key, P_Key, addresses, MAC address and IB MTU, for the sender to use. Then a
+Prints a READY line first: queue pair number, Q_Key, P_Key, addresses, MAC address and IB MTU, for the sender to use. Then a \
 line for each message. Exit code 1 if fewer than -n came in time, or one was not as --verify wants it.
 
 Examples:
-  spraywire ud recv -n 1                               the other side: spraywire ud send 192.0.2.1 --qpn 0x10000
+  spraywire ud recv -n 1
+      the other side: spraywire ud send 192.0.2.1 --qpn 0x10000
   spraywire ud recv --qpn 0x123456 --qkey 0x11111111 -t 10 -n 100 --verify incr
   spraywire ud recv --port net_af_packet0,iface=veth0 --ip 10.0.0.2
   spraywire ud recv --port 0000:01:00.0 --ip 10.0.0.2 --mtu 4200 --pcap received.pcap";
@@ -65,7 +66,7 @@ pub struct RecvArgs {
 
     /// Receives posted at a time
     #[arg(short = 'r', long, value_name = "COUNT", default_value_t = 512)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(value_parser = depth)]
     pub rx_depth: u32,
 
     /// IB MTU of the port: 256, 512, 1024, 2048 or 4096; the largest that fits if not given
@@ -79,6 +80,12 @@ pub struct RecvArgs {
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// A depth of the receive queue.
+fn depth(text: &str) -> Result<u32, String> {
+    let fits = |n: &u32| (1..=65_536).contains(n);
+    units::how_many(text).ok().filter(fits).ok_or_else(|| format!("`{text}` is no depth: write 1 to 65536"))
 }
 
 impl RecvArgs {

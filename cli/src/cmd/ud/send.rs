@@ -28,9 +28,11 @@ UD is not acknowledged: exit code 0 says that the port took every message, not t
 
 Examples:
   spraywire ud send 192.0.2.1 --qpn 0x10000            to spraywire ud recv on the same machine
-  spraywire ud send 10.0.0.2 --qpn 0x11 -s 1000 -n 10 --imm 0x01020304 --port net_af_packet0,iface=veth0 --ip 10.0.0.1
+  spraywire ud send 10.0.0.2 --qpn 0x11 -s 1000 -n 10 --imm 0x01020304 \\
+      --port net_af_packet0,iface=veth0 --ip 10.0.0.1
   spraywire ud send fd77::2 --qpn 0x12 --pattern text:hello --port 0000:01:00.0 --ip fd77::1
-  spraywire ud send 10.0.0.2 --qpn 17 -n 1000 --rate 1kpps --tclass 0x68 --src-port 0xc123 --dmac 52:54:00:00:00:02";
+  spraywire ud send 10.0.0.2 --qpn 17 -n 1000 --rate 1kpps --tclass 0x68 --src-port 0xc123 \\
+      --dmac 52:54:00:00:00:02";
 
 /// Messages in flight at the most.
 const DEPTH: u32 = 256;

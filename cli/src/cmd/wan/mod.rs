@@ -27,17 +27,22 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const AFTER: &str = "\
-Everything that one port receives leaves by the other, later, or not at all: whatever it is, for whomever. Loss comes before
+Everything that one port receives leaves by the other, later, or not at all: whatever it is, for whomever. Loss comes before \
 the bottleneck's queue. Frames count from the Ethernet header to the end of the payload, without FCS.
 
 Examples:
-  spraywire wan --port net_memif0,role=server,socket=left --port net_memif1,role=server,socket=right --delay 12.5ms
-      between a `spraywire bw` with --port net_memif0,role=client,socket=left and one with socket=right
-  spraywire wan --port net_af_packet0,iface=veth0 --port net_af_packet1,iface=veth1 --delay 25ms --rate 1g --loss 0.1%
-  spraywire wan --port A --port B --loss 1% --burst 8               bursts of eight losses on average
+  spraywire wan --port net_memif0,role=server,socket=left \\
+      --port net_memif1,role=server,socket=right --delay 12.5ms
+      between a bw with --port net_memif0,role=client,socket=left and one with socket=right
+  spraywire wan --port net_af_packet0,iface=veth0 --port net_af_packet1,iface=veth1 --delay 25ms \\
+      --rate 1g --loss 0.1%
+  spraywire wan --port A --port B --loss 1% --burst 8
+      bursts of eight losses on average
   spraywire wan --port A --port B --rate 10g --queue 1MB --mark-from 100KB
-  spraywire wan --port A --port B --black-out 5 --lasting 300ms     nothing passes for 300 ms, five seconds after the start
-  spraywire wan --pairs FILE        a pair in each line, such as: --port A --port B --delay 5ms --loss 1%";
+  spraywire wan --port A --port B --black-out 5 --lasting 300ms
+      nothing passes for 300 ms, five seconds after the start
+  spraywire wan --pairs FILE
+      a pair in each line, such as: --port A --port B --delay 5ms --loss 1%";
 
 /// Arguments of `wan`.
 #[derive(Args, Clone, Debug, Serialize)]
@@ -53,12 +58,14 @@ pub struct WanArgs {
     #[arg(long, value_name = "FILE")]
     pub pairs: Option<PathBuf>,
 
-    /// How long to run; until a signal if not given
+    /// How long to run; until a signal if not given, which is then its proper end: exit code 0
     #[arg(short = 'D', long, value_name = "TIME", value_parser = units::duration)]
+    #[serde(rename = "duration_s", serialize_with = "units::maybe_seconds")]
     pub duration: Option<Duration>,
 
     /// How long to wait for a memif server, if a port is a client
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = units::duration)]
+    #[serde(rename = "wait_s", serialize_with = "units::seconds")]
     pub wait: Duration,
 
     /// The core to poll on
