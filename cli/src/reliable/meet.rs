@@ -122,7 +122,10 @@ pub(super) fn hello<I: PortIo + 'static>(
                 Err(why) => why.message().to_owned(),
             };
             tracing::warn!("refused a test: {refusal}");
-            end.say(c.session, &Message::Ready { refusal: Some(refusal) })?;
+            // Nor is anything lost with one that takes no answer.
+            if end.say(c.session, &Message::Ready { refusal: Some(refusal) }).is_err() {
+                end.reliable.close(c.session);
+            }
         }
         end.check()?;
     }
@@ -156,4 +159,106 @@ pub(super) fn close<I: PortIo + 'static>(end: &mut End<I>, sessions: &[SessionKe
         while end.event().is_some() {}
     }
     end.linger(Duration::from_millis(5));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reliable::SERVER_QPN;
+    use crate::rendezvous::message::{TestKind, TestSpec};
+    use crate::signal::Stop;
+    use crate::traffic::drive::Buf;
+    use crate::traffic::session::{TestResult, Watch};
+    use dataplane::idle::IdlePolicy;
+    use dataplane::io::memory::{MemoryConfig, MemoryPort};
+    use dataplane::reliable::{Reliable, ReliableConfig};
+    use dataplane::worker::{PortConfig, Worker, WorkerConfig};
+    use roce_proto::transport::SendRequest;
+    use roce_proto::types::Qpn;
+    use std::sync::mpsc::channel;
+
+    const SERVER: &str = "192.0.2.1";
+
+    struct Nobody;
+    impl Watch for Nobody {}
+    impl Audience for Nobody {
+        fn result(&mut self, _: TestResult) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    fn end(port: MemoryPort, ip: &str) -> End<MemoryPort> {
+        let config = PortConfig::new(ip.parse().unwrap());
+        let mut worker: Worker<MemoryPort, Buf> =
+            Worker::new(&WorkerConfig::default(), vec![(port, config)]).unwrap();
+        let listen = ip == SERVER;
+        let mut config = ReliableConfig::new(1, [7; 16]);
+        config.qpn = listen.then(|| Qpn::new(SERVER_QPN)).flatten();
+        config.engine.listen = listen;
+        let reliable = Reliable::new(&mut worker, &config, |len| vec![0; len].into()).unwrap();
+        let idle = IdlePolicy::BackOff { spins: 4, yields: 2000, max_sleep: Duration::from_millis(1) };
+        End::new(worker, reliable, idle, Stop::default(), listen).unwrap()
+    }
+
+    /// Whoever says what is no hello, takes no answers and says it again and again, ends no server that waits.
+    #[test]
+    fn what_is_no_hello_is_refused_and_waited_past() {
+        let (a, b) = MemoryPort::pair(&MemoryConfig { mtu: 4200, ..MemoryConfig::default() });
+        let (tell, told) = channel();
+        std::thread::spawn(move || {
+            let mut server = end(a, SERVER);
+            let heard = hello(&mut server, false);
+            let _ = tell.send(heard.map(|found| found.map(|(_, test, last)| (test.peers, last))));
+            server.linger(Duration::from_millis(100));
+        });
+        let mut client = end(b, "192.0.2.2");
+        let to = Address::new(SERVER.parse().unwrap(), Qpn::new(SERVER_QPN).unwrap());
+        let wait = Duration::from_secs(30);
+        for nonsense in [&b"{"[..], b"", b"[1]", &[0xff; 4000], br#"{"t":"ready","refusal":null}"#] {
+            let session = connect(&mut client, to, wait, &mut Nobody).unwrap();
+            let request =
+                SendRequest { len: nonsense.len() as u64, communicator: CONTROL, ..SendRequest::default() };
+            for _ in 0..2_000 {
+                // What does not fit any more does not matter.
+                let _ = client.reliable.post_send(session, &request, nonsense.to_vec().into());
+                client.round(true);
+                while client.reliable.poll_completion().is_some() {}
+            }
+            client.linger(Duration::from_millis(20));
+            client.reliable.close(session);
+            client.linger(Duration::from_millis(20));
+            assert!(told.try_recv().is_err(), "the server ended at {nonsense:?}");
+        }
+        // One that can be read, and is answered: of another version, then the right one.
+        let session = connect(&mut client, to, wait, &mut Nobody).unwrap();
+        client.listen(session).unwrap();
+        let spec = TestSpec {
+            kind: TestKind::Bw,
+            size: 64,
+            qps: 1,
+            iters: Some(1),
+            duration_ms: None,
+            tx_depth: 1,
+            rx_depth: 1,
+            bidirectional: false,
+            rate: None,
+        };
+        let of = |version| Message::Hello {
+            version,
+            spec: spec.clone(),
+            peers: 3,
+            memory: 0,
+            mix: None,
+            last: true,
+        };
+        client.say(session, &of(VERSION + 1)).unwrap();
+        let Message::Ready { refusal: Some(why) } = word(&mut client, session).unwrap() else {
+            panic!("another answer")
+        };
+        assert!(why.contains(&format!("version {VERSION}")), "{why}");
+        client.say(session, &of(VERSION)).unwrap();
+        client.linger(Duration::from_millis(50));
+        let found = told.recv_timeout(Duration::from_secs(30)).expect("the server ended").unwrap();
+        assert_eq!(found, Some((3, true)));
+    }
 }

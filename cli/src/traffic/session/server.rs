@@ -177,14 +177,11 @@ impl<D: Drive> Bench<D> {
         self.last_heard = started;
         self.last_look = started;
         self.control.send(&mut self.drive, s.peer, &s.welcome)?;
-        let mut echo = None;
-        match s.spec.kind {
-            TestKind::Lat => echo = Some(Echo::new(ah, s.client_base, s.spec.size as usize)),
-            TestKind::Bw if s.spec.bidirectional => {
-                flow.tx = Some(Sending::new(&s.spec, ah, s.client_base, started));
-            }
-            TestKind::Bw => {}
-        }
+        let mut echo = match s.spec.kind {
+            TestKind::Lat => Some(Echo::new(ah, s.client_base, s.spec.size as usize)),
+            TestKind::Bw => None,
+        };
+        let sends = s.spec.kind == TestKind::Bw && s.spec.bidirectional;
         let mut announced: Option<u64> = None;
         let mut told = started;
         let failure = loop {
@@ -198,6 +195,10 @@ impl<D: Drive> Bench<D> {
             let now = self.drive.now();
             if let Err(e) = self.hear(s, &flow, now, &mut announced) {
                 break Some(e);
+            }
+            // Only to who has said more than the one packet that anybody can send in anybody's name.
+            if sends && flow.tx.is_none() && (!s.mute || flow.rx.count() > 0) {
+                flow.tx = Some(Sending::new(&s.spec, ah, s.client_base, now));
             }
             if now.saturating_since(told) >= Duration::from_millis(200) {
                 told = now;
