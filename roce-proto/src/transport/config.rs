@@ -62,6 +62,8 @@ pub struct Mechanisms {
     pub bundle: bool,
     /// Receivers of many senders say how much each should have in flight.
     pub share: bool,
+    /// A window over a long way goes over its round trip, not all at once.
+    pub pace: bool,
     /// In place of all detectors and of the retransmission time-out, for comparison: a segment is lost if it is not acknowledged for so long. None is how it is meant to be.
     pub interval: Option<Duration>,
 }
@@ -78,6 +80,7 @@ impl Default for Mechanisms {
             parity: true,
             bundle: true,
             share: true,
+            pace: true,
             interval: None,
         }
     }

@@ -101,7 +101,10 @@ impl Engine {
             channels: List::default(),
             sends: List::default(),
             receives: List::default(),
-            tx: Tx::new(first, Controller::new(self.config.congestion, self.config.segment)),
+            tx: Tx::new(
+                first,
+                Controller::new(self.config.congestion, self.config.segment, self.config.mechanisms.pace),
+            ),
             rx: Rx::new(first),
             announcing: Announcing {
                 dirty: List::default(),
@@ -339,7 +342,7 @@ impl Engine {
         s.tx.grant = config.first.add(offer.grant);
         s.rx.grant = offer.first.add(config.allowance);
         s.tx.feedback = offer.first.back(1);
-        s.tx.control = Controller::new(config.congestion, s.segment);
+        s.tx.control = Controller::new(config.congestion, s.segment, config.mechanisms.pace);
         s.rx.window = Window::new(offer.first);
         s.rx.announced = offer.first.back(1);
         s.due &= !due::INIT;

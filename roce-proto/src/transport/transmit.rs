@@ -26,6 +26,8 @@ enum Blocked {
     NoWork,
     /// The window, the grant or the peer's room: feedback or a timer will tell.
     Waits,
+    /// The pace.
+    Early,
     /// All chunks are in use.
     NoChunk,
 }
@@ -79,6 +81,11 @@ impl Engine {
                 // It looks again when something of its own is acknowledged, or soon.
                 self.counters.no_chunk += 1;
                 self.sessions[slot].tx.wake_at = self.clock + self.config.times.feedback;
+                self.arm(slot, self.sessions[slot].tx.wake_at);
+            }
+            if let Blocked::Early = blocked {
+                let s = &mut self.sessions[slot];
+                s.tx.wake_at = s.tx.wake_at.min(s.tx.control.look_at());
                 self.arm(slot, self.sessions[slot].tx.wake_at);
             }
             self.sessions[slot].in_ready = false;
@@ -277,12 +284,15 @@ impl Engine {
         self.open_segment::<PROTECTING>(slot, at)
     }
 
-    /// Whether the window has room for a segment that was never sent.
+    /// Whether the window has room for a segment that was never sent, and its pace lets it go.
     #[inline]
     fn has_window(&self, slot: u32) -> Result<(), Blocked> {
         let s = &self.sessions[slot];
         if s.tx.una.until(s.tx.next) >= s.peer_window || !fits(s, u64::from(s.segment)) {
             return Err(Blocked::Waits);
+        }
+        if s.tx.control.is_early(self.clock) {
+            return Err(Blocked::Early);
         }
         Ok(())
     }
@@ -361,6 +371,7 @@ impl Engine {
         self.path_chain.push_back(&mut tx.in_flight, record);
         s.tx.in_flight += 1;
         s.tx.in_flight_bytes += u64::from(segment.bytes);
+        s.tx.control.on_sent(clock, u32::from(segment.bytes));
         let send = &self.sends[segment.message];
         let void = send.void.is_some();
         let may_ask = s.tx.asked.before(s.tx.una) || s.tx.asked.until(seq) >= SOME;

@@ -2,6 +2,7 @@
 
 mod delay_ecn;
 mod fixed;
+mod pace;
 mod share;
 
 pub use delay_ecn::DelayEcn;
@@ -50,6 +51,16 @@ pub trait Congestion {
     fn on_share(&mut self, _bytes: u32) {}
     /// The window in bytes.
     fn window(&self) -> u64;
+    /// So many bytes were sent.
+    fn on_sent(&mut self, _now: Instant, _bytes: u32) {}
+    /// Whether the next segment has to wait, although the window has room: see [`look_at`](Congestion::look_at).
+    fn is_early(&self, _now: Instant) -> bool {
+        false
+    }
+    /// When it need not wait any more.
+    fn look_at(&self) -> Instant {
+        Instant::ZERO
+    }
 }
 
 /// The congestion control of a session, chosen when it begins.
@@ -62,11 +73,11 @@ pub enum Controller {
 }
 
 impl Controller {
-    /// A new one, for segments of so many bytes.
-    pub fn new(algorithm: Algorithm, segment: u32) -> Controller {
+    /// A new one, for segments of so many bytes, which may have a `pace`.
+    pub fn new(algorithm: Algorithm, segment: u32, paced: bool) -> Controller {
         match algorithm {
             Algorithm::Fixed(bytes) => Controller::Fixed(Fixed::new(bytes, segment)),
-            Algorithm::DelayEcn => Controller::DelayEcn(DelayEcn::new(segment)),
+            Algorithm::DelayEcn => Controller::DelayEcn(DelayEcn::new(segment, paced)),
         }
     }
 }
@@ -108,6 +119,28 @@ impl Congestion for Controller {
         match self {
             Controller::Fixed(c) => c.window(),
             Controller::DelayEcn(c) => c.window(),
+        }
+    }
+    #[inline]
+    fn on_sent(&mut self, now: Instant, bytes: u32) {
+        match self {
+            Controller::Fixed(c) => c.on_sent(now, bytes),
+            Controller::DelayEcn(c) => c.on_sent(now, bytes),
+        }
+    }
+
+    #[inline]
+    fn is_early(&self, now: Instant) -> bool {
+        match self {
+            Controller::Fixed(c) => c.is_early(now),
+            Controller::DelayEcn(c) => c.is_early(now),
+        }
+    }
+
+    fn look_at(&self) -> Instant {
+        match self {
+            Controller::Fixed(c) => c.look_at(),
+            Controller::DelayEcn(c) => c.look_at(),
         }
     }
 }

@@ -5,6 +5,7 @@ use super::losses::{MOST_PATHS, Watched};
 use super::{CODEC, Shards};
 use crate::time::Instant;
 use crate::transport::api::{Destination, Transmit};
+use crate::transport::congestion::Congestion;
 use crate::transport::engine::Engine;
 use crate::transport::path::BAD;
 use crate::transport::recovery::Protection as Left;
@@ -186,6 +187,9 @@ impl Engine {
         if let Some(own) = path.checked_sub(from) {
             self.watch_parity(slot, own, path_seq);
         }
+        // It goes at once, and what comes after it later.
+        let s = &mut self.sessions[slot];
+        s.tx.control.on_sent(self.clock, s.segment);
         let s = &self.sessions[slot];
         let channel = &self.channels[send.channel];
         let number = block.first + group;
