@@ -80,6 +80,7 @@ impl Scenario {
             sabotage: Sabotage::None,
         };
         protect(&mut scenario);
+        rails(&mut scenario, mood.span);
         scenario
     }
 }
@@ -116,6 +117,30 @@ fn protect(scenario: &mut Scenario) {
         c.fec.policy.block = spread(&mut rng, 1, 300) as u32;
         c.limits.shards = spread(&mut rng, 1, 300) as u32;
     }
+}
+
+/// A third of the scenarios have hosts with several ports, each of which may be dark for a while. Drawn apart too.
+fn rails(scenario: &mut Scenario, span: Duration) {
+    let mut rng = Rng::with_seed(scenario.seed ^ 0x0a11_5000_0000);
+    if rng.u8(..3) > 0 {
+        return;
+    }
+    for host in &mut scenario.hosts {
+        host.ports = rng.u8(1..=4);
+        if rng.u8(..4) > 0 {
+            host.config.paths = host.config.paths.max(rng.u8(2..=8));
+        }
+    }
+    let span = span.as_nanos() as u64 * 2 + 1_000_000;
+    for _ in 0..rng.usize(..5) {
+        let host = rng.usize(..scenario.hosts.len());
+        let port = rng.u8(..scenario.hosts[host].ports);
+        let from = Duration::from_nanos(rng.u64(..span));
+        let lasting = Duration::from_nanos(spread(&mut rng, 10_000, 3_000_000_000));
+        scenario.faults.push(Fault::Port { host, port, from, lasting });
+    }
+    let last = scenario.faults.iter().map(Fault::end).max().unwrap_or_default();
+    scenario.calm_at = scenario.calm_at.map(|at| at.max(last));
 }
 
 /// A weather that may stay for the whole run.
@@ -209,6 +234,7 @@ fn host(rng: &mut Rng, hosts: usize, messages: usize, mood: &Mood) -> HostPlan {
         mechanisms: Mechanisms {
             bundle: !first.0.is_multiple_of(4),
             share: !first.0.is_multiple_of(8),
+            pace: !first.0.is_multiple_of(3),
             ..Mechanisms::default()
         },
         ..Config::default()
@@ -226,6 +252,7 @@ fn host(rng: &mut Rng, hosts: usize, messages: usize, mood: &Mood) -> HostPlan {
         _ => rng.u64(..1 << 50),
     };
     HostPlan {
+        ports: 1,
         config,
         spacing: Duration::from_nanos(spread(rng, 100, 10_000)),
         poll,

@@ -13,19 +13,30 @@ use roce_proto::transport::{
     Shards, Transmit,
 };
 use roce_proto::types::Qpn;
-use roce_proto::wire::shim::{Accept, Data, Kind, MAX_CONTROL_LEN, Parity, Seq};
+use roce_proto::wire::shim::{Accept, Data, Kind, MAX_CONTROL_LEN, Parity, Rails, Seq};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-/// Where a host is; every third has an IPv6 address.
+/// Where a host is: its first port. Every third has an IPv6 address.
 pub fn address(host: usize) -> Address {
-    let n = host as u32 + 1;
+    port(host, 0)
+}
+
+/// One of its ports, from 0, each of which is in a network of its own.
+pub fn port(host: usize, at: u8) -> Address {
+    let (n, at) = (host as u32 + 1, u32::from(at));
     let ip = match host % 3 {
-        2 => IpAddr::V6(Ipv6Addr::from(0xfd00_u128 << 112 | u128::from(n))),
-        _ => IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + n)),
+        2 => IpAddr::V6(Ipv6Addr::from(0xfd00_u128 << 112 | u128::from(at) << 64 | u128::from(n))),
+        _ => IpAddr::V4(Ipv4Addr::from(0x0a00_0000 + (at << 16) + n)),
     };
-    Address::new(ip, Qpn::new(0x00ff_ff00 - n).unwrap_or_default())
+    Address::new(ip, Qpn::new(0x00ff_ff00 - (at << 12) - n).unwrap_or_default())
+}
+
+/// Whose port this is, and which.
+fn owner(of: Address, hosts: usize) -> Option<(usize, u8)> {
+    let all = (0..hosts).flat_map(|host| (0..=Rails::MOST as u8).map(move |at| (host, at)));
+    all.into_iter().find(|(host, at)| port(*host, *at) == of)
 }
 
 /// What a round has to do with beside its host.
@@ -87,7 +98,16 @@ fn config_of(plan: &HostPlan, index: usize, incarnation: u32, seed: u64) -> Conf
     let mut rng = fastrand::Rng::with_seed(seed ^ (index as u64) << 40 ^ u64::from(incarnation) << 20);
     let mut secret = [0; 16];
     rng.fill(&mut secret);
-    Config { secret, epoch: plan.config.epoch.wrapping_add(u64::from(incarnation)), ..plan.config }
+    let mut rails = Rails::NONE;
+    for at in 1..plan.ports {
+        rails.push(port(index, at).ip, port(index, at).qpn);
+    }
+    Config {
+        secret,
+        rails: [rails; 2],
+        epoch: plan.config.epoch.wrapping_add(u64::from(incarnation)),
+        ..plan.config
+    }
 }
 
 impl Host {
@@ -235,7 +255,7 @@ impl Host {
         bytes: &[u8],
         shared: &mut Shared,
     ) -> Result<(), (Check, String)> {
-        let from = address(packet.from);
+        let from = port(packet.from, packet.ports.0);
         let origin = Origin { from, ce: packet.ce };
         let received = self.engine.receive(&origin, bytes);
         let number = match received {
@@ -259,7 +279,7 @@ impl Host {
                     let what = format!("{} of {} bytes are placed", placement.len, payload.len());
                     return Err((Check::Bytes, what));
                 }
-                let key = self.engine.session_with(from);
+                let key = self.engine.session_with(address(packet.from));
                 let key = key.ok_or_else(|| (Check::Agreement, "placed without a session".to_owned()))?;
                 let token = match placement.to {
                     Place::Receive { token, .. } => Some(token),
@@ -270,12 +290,14 @@ impl Host {
                 self.place(placement.to, payload, shared)?;
             }
             Received::Taken(Kind::Feedback) => {
-                if let Some(key) = self.engine.session_with(from) {
+                if let Some(key) = self.engine.session_with(address(packet.from)) {
                     self.watch.fed(key, packet.from, peer, bytes);
                 }
             }
             Received::Taken(Kind::Accept) => {
-                if let (Some(key), Ok(accept)) = (self.engine.session_with(from), Accept::parse(bytes)) {
+                if let (Some(key), Ok(accept)) =
+                    (self.engine.session_with(address(packet.from)), Accept::parse(bytes))
+                {
                     shared.ledger.told(self.session(key), Told::Peer(accept.offer.id))?;
                 }
             }
@@ -416,13 +438,20 @@ impl Host {
         }
     }
 
-    /// The host that a packet goes to.
-    fn receiver(&self, transmit: &Transmit, shared: &Shared) -> Result<usize, (Check, String)> {
-        let to = match transmit.to {
-            Destination::Session(key) => self.engine.peer(key),
-            Destination::Address(to) => Some(to),
+    /// The host that a packet goes to, the port that it leaves from, and the one it goes to.
+    fn receiver(&self, transmit: &Transmit, shared: &Shared) -> Result<(usize, (u8, u8)), (Check, String)> {
+        let way = match transmit.to {
+            Destination::Session(key) => {
+                let way = self.engine.way(key, transmit.path);
+                way.map(|way| (way.rail, Address::new(way.ip, way.qpn)))
+            }
+            Destination::Address(to) => Some((0, to)),
         };
-        let to = (0..shared.plans.len()).find(|i| Some(address(*i)) == to);
+        let to =
+            way.and_then(|(from, to)| owner(to, shared.plans.len()).map(|(host, port)| (host, (from, port))));
+        let to = to.filter(|(host, ports)| {
+            ports.0 < self.plan.ports && shared.plans.get(*host).is_some_and(|plan| ports.1 < plan.ports)
+        });
         to.ok_or_else(|| (Check::Agreement, format!("{transmit:?} goes to nobody")))
     }
 
@@ -434,7 +463,7 @@ impl Host {
         shared: &mut Shared,
     ) -> Result<(), (Check, String)> {
         let Destination::Session(key) = transmit.to else { return Ok(()) };
-        let (to, round, session) = (self.receiver(transmit, shared)?, self.rounds, self.session(key));
+        let (to, round, session) = (self.receiver(transmit, shared)?.0, self.rounds, self.session(key));
         let told = self.watch.sent(key, transmit, bytes, round, (to, &shared.plans[to]))?;
         for told in told.into_iter().flatten() {
             shared.ledger.told(session, told)?;
@@ -452,7 +481,7 @@ impl Host {
         bytes: Vec<u8>,
         shared: &mut Shared,
     ) -> Result<(), (Check, String)> {
-        let to = self.receiver(transmit, shared)?;
+        let (to, ports) = self.receiver(transmit, shared)?;
         let lost = match (*shared.sabotage, transmit.kind) {
             (Sabotage::LosePacket, Kind::Data) => {
                 *shared.sabotage = Sabotage::None;
@@ -463,14 +492,14 @@ impl Host {
         let mut line = None;
         if !lost && *shared.sabotage != Sabotage::Silence {
             let text = if shared.trace.has_lines() { packet_line(&bytes) } else { String::new() };
-            line = Some((
-                shared.net.send(shared.now, Packet::new(self.index, to, u16::from(transmit.path), bytes)),
-                text,
-            ));
+            let mut packet = Packet::new(self.index, to, u16::from(transmit.path), bytes);
+            packet.ports = ports;
+            line = Some((shared.net.send(shared.now, packet), text));
         }
         let number = (transmit.kind as u64) << 32 | u64::from(transmit.source.map_or(0, |s| s.len));
         shared.trace.note(shared.now, Some(self.index), 1, number, || match line {
             Some((Fate::Lost(link), text)) => format!("-> h{to} {text}: lost on link {link}"),
+            Some((Fate::Dark, text)) => format!("-> h{to} {text}: the port is dark"),
             Some((_, text)) => format!("-> h{to} {text}"),
             None => format!("-> h{to} nowhere"),
         });

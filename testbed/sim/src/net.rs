@@ -18,6 +18,8 @@ pub struct Packet {
     pub from: usize,
     /// Whom it is for.
     pub to: usize,
+    /// The port of its host that it leaves from, and the one it goes to.
+    pub ports: (u8, u8),
     /// What its UDP source port is drawn from, which decides about links in parallel.
     pub entropy: u16,
     /// When it was sent.
@@ -34,7 +36,17 @@ pub struct Packet {
 impl Packet {
     /// A packet that has not been sent.
     pub const fn new(from: usize, to: usize, entropy: u16, bytes: Vec<u8>) -> Packet {
-        Packet { from, to, entropy, sent: Instant::ZERO, ce: false, corrupt: false, bytes, hop: 0 }
+        Packet {
+            from,
+            to,
+            ports: (0, 0),
+            entropy,
+            sent: Instant::ZERO,
+            ce: false,
+            corrupt: false,
+            bytes,
+            hop: 0,
+        }
     }
 
     /// Whether it carries a segment: the type stands in the low half of the first byte.
@@ -50,6 +62,8 @@ pub enum Fate {
     UnderWay(usize),
     /// It was lost on this link.
     Lost(usize),
+    /// Its port sends nothing.
+    Dark,
     /// It has arrived.
     Arrived,
 }
@@ -75,7 +89,15 @@ pub struct Net {
     pub dropped: Option<Vec<Packet>>,
     /// Links that took a packet since this was last emptied.
     pub touched: Vec<usize>,
-    /// Packets handed to a first link.
+    /// Ports that are dark, and how often over.
+    dark: Vec<(usize, u8)>,
+    /// Packets that dark ports did not send.
+    pub unsent: u64,
+    /// Packets that dark ports did not take.
+    pub untaken: u64,
+    /// Packets between ports that are not both the first.
+    pub on_rails: u64,
+    /// Packets handed to a first link, or to a dark port.
     pub sent: u64,
     /// Packets that came out of a last link.
     pub arrived: u64,
@@ -104,6 +126,10 @@ impl Net {
             groups: Groups::default(),
             dropped: None,
             touched: Vec::new(),
+            dark: Vec::new(),
+            unsent: 0,
+            untaken: 0,
+            on_rails: 0,
             sent: 0,
             arrived: 0,
         })
@@ -115,7 +141,28 @@ impl Net {
         self.traffic.sent(now, &packet.bytes, packet.bytes.len() + OVERHEAD);
         self.groups.sent(&packet.bytes);
         packet.sent = now;
+        self.on_rails += u64::from(packet.ports != (0, 0));
+        if self.is_dark(packet.from, packet.ports.0) {
+            self.unsent += 1;
+            self.figures.lost(now, &packet.bytes);
+            self.dropped.iter_mut().for_each(|all| all.push(packet.clone()));
+            return Fate::Dark;
+        }
         self.enter(now, packet)
+    }
+
+    /// A port of a host is dark from now on, once more or once less.
+    pub fn darken(&mut self, host: usize, port: u8, dark: bool) {
+        match self.dark.iter().position(|at| *at == (host, port)).filter(|_| !dark) {
+            Some(at) => drop(self.dark.swap_remove(at)),
+            None if dark => self.dark.push((host, port)),
+            None => {}
+        }
+    }
+
+    /// Whether a port is dark.
+    pub fn is_dark(&self, host: usize, port: u8) -> bool {
+        self.dark.contains(&(host, port))
     }
 
     /// The link that a packet takes next.
@@ -181,6 +228,7 @@ impl Net {
 
     /// From now on all links only delay, at their rates.
     pub fn calm(&mut self) {
+        self.dark.clear();
         for (base, link) in self.base.iter_mut().zip(&mut self.links) {
             *base = Config {
                 delay: base.delay,
@@ -229,7 +277,7 @@ impl Net {
     /// Packets that links have lost.
     pub fn lost(&self) -> u64 {
         let c = self.counters().0;
-        c.lost + c.dark + c.queue_full + c.too_many
+        c.lost + c.dark + c.queue_full + c.too_many + self.unsent
     }
 
     /// Every packet that was sent, and every copy, has arrived, is under way, or was lost by a link that counted it.
@@ -242,7 +290,7 @@ impl Net {
         }
         // What one link delivers and has not arrived was offered to the next.
         let first = c.offered - (c.delivered - self.arrived);
-        if first != self.sent {
+        if first + self.unsent != self.sent {
             return Err(format!("hosts sent {} packets, links took {first} from them", self.sent));
         }
         Ok(())

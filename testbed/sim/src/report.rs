@@ -22,6 +22,8 @@ pub struct Report {
     pub lost: u64,
     /// Packets that hosts lost: their ring was full, or they were away.
     pub missed: u64,
+    /// Packets from and to further ports of a host, and those that came to dark ports or were to leave them.
+    pub rails: [u64; 2],
     /// Packets that failed their ICRC.
     pub corrupt: u64,
     /// Copies that links made.
@@ -99,7 +101,8 @@ impl Report {
     pub fn add(&mut self, other: &Report) {
         self.time += other.time;
         self.trace = self.trace.rotate_left(7) ^ other.trace;
-        for (sum, more) in self.sent.iter_mut().zip(other.sent) {
+        for (sum, more) in self.sent.iter_mut().zip(other.sent).chain(self.rails.iter_mut().zip(other.rails))
+        {
             *sum += more;
         }
         for (sum, more) in [

@@ -69,6 +69,8 @@ pub struct HostPlan {
     pub config: Config,
     /// Least time between the beginnings of two rounds.
     pub spacing: Duration,
+    /// Ports, of which paths take turns; 1 to 4.
+    pub ports: u8,
     /// When rounds are.
     pub poll: Poll,
     /// Packets that its NIC holds between two rounds.
@@ -227,6 +229,17 @@ pub enum Fault {
         /// What they are like.
         config: Box<impair::Config>,
     },
+    /// A port of a host takes and gives nothing for a while.
+    Port {
+        /// The host.
+        host: usize,
+        /// Which of its ports, from 0.
+        port: u8,
+        /// From when on.
+        from: Duration,
+        /// For how long.
+        lasting: Duration,
+    },
     /// A host does not run for a while: no rounds, its NIC's ring fills.
     Pause {
         /// The host.
@@ -260,7 +273,9 @@ impl Fault {
     /// When it is over.
     pub fn end(&self) -> Duration {
         match self {
-            Fault::Weather { from, lasting, .. } | Fault::Pause { from, lasting, .. } => *from + *lasting,
+            Fault::Weather { from, lasting, .. }
+            | Fault::Port { from, lasting, .. }
+            | Fault::Pause { from, lasting, .. } => *from + *lasting,
             Fault::Restart { at, away, .. } => *at + *away,
             Fault::Close { at, .. } => *at,
         }

@@ -92,6 +92,7 @@ impl Single {
         let host = HostPlan {
             config: Config { limits, ..self.config },
             spacing: Duration::from_micros(1),
+            ports: 1,
             poll: self.poll,
             ring: 4_096,
             burst: 64,
@@ -113,7 +114,10 @@ impl Single {
             faults: self.faults.clone(),
             calm_at: None,
             connects: pairs.into_iter().map(|(a, b)| (a, b, Duration::ZERO)).collect(),
-            strict: self.faults.iter().all(|f| matches!(f, Fault::Weather { .. } | Fault::Pause { .. })),
+            strict: self
+                .faults
+                .iter()
+                .all(|f| matches!(f, Fault::Weather { .. } | Fault::Port { .. } | Fault::Pause { .. })),
             oracle: None,
             sabotage: Sabotage::None,
         }

@@ -97,7 +97,7 @@ impl<'a> World<'a> {
         };
         for (i, fault) in scenario.faults.iter().enumerate() {
             let from = match fault {
-                Fault::Weather { from, .. } | Fault::Pause { from, .. } => *from,
+                Fault::Weather { from, .. } | Fault::Port { from, .. } | Fault::Pause { from, .. } => *from,
                 Fault::Restart { at, .. } | Fault::Close { at, .. } => *at,
             };
             world.push(Instant::ZERO + from, Event::Begin(i));
@@ -225,6 +225,11 @@ impl<'a> World<'a> {
             match out {
                 Ok(packet) => {
                     let to = packet.to;
+                    if self.net.is_dark(to, packet.ports.1) {
+                        self.hosts[to].missed += 1;
+                        self.net.untaken += 1;
+                        continue;
+                    }
                     self.hosts[to].take(packet);
                     self.wake(to, self.now);
                 }
@@ -315,7 +320,10 @@ impl<'a> World<'a> {
                     changed.map_err(|e| Violation::new(self.now, None, Check::Scenario, e.to_string()))?;
                 }
             }
-            Fault::Weather { .. } => {}
+            Fault::Port { host, port, .. } if !self.calm || self.scenario.calm_at.is_none() => {
+                self.net.darken(*host, *port, true);
+            }
+            Fault::Weather { .. } | Fault::Port { .. } => {}
             Fault::Pause { host, .. } => {
                 let host = &mut self.hosts[*host];
                 host.paused = host.paused.max(Instant::ZERO + fault.end());
@@ -343,6 +351,7 @@ impl<'a> World<'a> {
     fn end(&mut self, fault: usize) -> Result<(), Violation> {
         match &self.scenario.faults[fault] {
             Fault::Weather { links, .. } => links.iter().for_each(|link| self.net.restore(*link)),
+            Fault::Port { host, port, .. } => self.net.darken(*host, *port, false),
             Fault::Pause { host, .. } => self.wake(*host, self.now),
             Fault::Restart { host, .. } => {
                 self.hosts[*host].away = false;
@@ -484,6 +493,7 @@ impl<'a> World<'a> {
             lost: self.net.lost(),
             missed: self.hosts.iter().map(|h| h.missed).sum(),
             corrupt: self.hosts.iter().map(|h| h.corrupt).sum(),
+            rails: [self.net.on_rails, self.net.unsent + self.net.untaken],
             duplicated: counters.duplicated,
             repaired,
             retransmitted,

@@ -31,6 +31,8 @@ fn fixed_seeds() {
     for (what, count) in [
         ("lost", sum.lost),
         ("missed", sum.missed),
+        ("on rails", sum.rails[0]),
+        ("at dark ports", sum.rails[1]),
         ("corrupt", sum.corrupt),
         ("duplicated", sum.duplicated),
         ("retransmitted", sum.retransmitted),

@@ -135,6 +135,7 @@ impl Cell {
         let mechanisms = variant.mechanisms;
         let config = Config { paths: 8, limits, congestion: Algorithm::DelayEcn, mechanisms, ..base };
         let host = HostPlan {
+            ports: 1,
             config,
             spacing: Duration::from_micros(1),
             poll: crate::Poll::OnEvent,
