@@ -40,6 +40,9 @@ impl Engine {
         self.announced(slot, head.announced);
         let more_grant = self.take_grant(slot, &head);
         self.count_duplicates(slot, head.duplicates);
+        if self.sessions[slot].paths > 1 {
+            self.orders[slot as usize].told();
+        }
         let (rtt, ce, told) = self.take_reports(slot, &feedback);
         let tx = &self.sessions[slot].tx;
         if STAGE && (tx.protecting != 0 || tx.repaired != head.repaired) {
@@ -133,8 +136,11 @@ impl Engine {
             s.stats.spurious += u64::from(spurious);
             self.counters.spurious += u64::from(spurious);
             self.losses_told(slot, -(spurious as i32));
-            self.be_patient(slot);
-            self.widen_reordering(slot);
+            // A time-out gives up what was only held up, and that comes twice.
+            if self.orders[slot as usize].tells(self.clock) {
+                self.be_patient(slot);
+                self.widen_reordering(slot);
+            }
         }
     }
 
@@ -163,6 +169,7 @@ impl Engine {
         let (mut delays, mut longest, mut samples) = (Duration::ZERO, Duration::ZERO, 0);
         let mut standing = Duration::ZERO;
         let (mut told, mut marked, mut newest, mut packets) = (0, 0, Duration::MAX, 0u32);
+        let mut late = false;
         let mut delay = Duration::ZERO;
         for report in feedback.paths() {
             if report.path >= paths {
@@ -184,6 +191,7 @@ impl Engine {
             ce += u32::from(marks);
             tx.ce = report.ce;
             delay = delay.max(report.delay.duration());
+            late |= report.late;
             let age = report.time.age(now);
             newest = newest.min(age);
             let sample = age.saturating_sub(report.delay.duration());
@@ -216,6 +224,7 @@ impl Engine {
             }
             let delay = u32::try_from(delay.min(MOST_DELAY).as_nanos()).unwrap_or(u32::MAX);
             tx.peer_delay = delay.max(tx.peer_delay - tx.peer_delay / 16);
+            tx.course.note_peer(late);
             self.set_patience(slot);
         }
         let round_trip = best.map(|(rtt, least)| {

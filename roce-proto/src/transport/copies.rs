@@ -45,6 +45,13 @@ impl Course {
     const IDLE: u8 = 4;
     /// All went, and some go again at the time that is set.
     const AGAIN: u8 = 8;
+    /// The peer's rounds are far apart, so an answer may wait for the next one.
+    const SLOW: u8 = 16;
+
+    /// Whether the peer's last report was of a packet that may have waited for its round.
+    pub(super) const fn note_peer(&mut self, late: bool) {
+        self.0 = if late { self.0 | Course::SLOW } else { self.0 & !Course::SLOW };
+    }
 
     const fn rounds(self) -> u8 {
         self.0 & Course::ROUNDS
@@ -80,7 +87,7 @@ impl Engine {
             s.in_copying = true;
             s.tx.copies = Copying::from(last.back(segments.min(COPIES) - 1));
             s.tx.copies.at = at.as_nanos() as u32;
-            s.tx.course = Course::default();
+            s.tx.course.0 &= Course::SLOW;
             self.copy_chain.push_back(&mut self.copying, slot);
             self.arm(slot, at);
         }
@@ -100,13 +107,21 @@ impl Engine {
     /// When an answer is late: after two round trips. What the peer waits with it is less, as it tells of the end of a message at once; of one segment it may not.
     fn late_after(&self, slot: u32) -> Duration {
         let round_trip = self.path(slot, 0).tx.rtt.smoothed().unwrap_or_default();
-        (2 * round_trip).max(self.feedback_delay(slot)).min(LATEST)
+        ((2 * round_trip).max(self.feedback_delay(slot)) + self.peer_round(slot)).min(LATEST)
+    }
+
+    /// How long an answer waits for the round of a peer whose rounds are far apart: a copy that goes before is for nothing, as is the next.
+    fn peer_round(&self, slot: u32) -> Duration {
+        let tx = &self.sessions[slot].tx;
+        let delay = if tx.course.has(Course::SLOW) { tx.peer_delay } else { 0 };
+        Duration::from_nanos(u64::from(delay))
     }
 
     /// When what was copied now is copied again: one and a half round trips later, as a duplicate is answered at once.
     fn copy_again_at(&self, slot: u32) -> Instant {
         let round_trip = self.path(slot, 0).tx.rtt.smoothed();
-        self.clock + round_trip.map_or(self.late_after(slot), |rtt| rtt + rtt / 2).min(LATEST)
+        let soonest = |rtt: Duration| rtt + rtt / 2 + self.peer_round(slot);
+        self.clock + round_trip.map_or(self.late_after(slot), soonest).min(LATEST)
     }
 
     /// From when on a session's copies do not wait for other data.

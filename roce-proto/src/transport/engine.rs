@@ -6,7 +6,7 @@ use super::congestion::Intake;
 use super::counters::Counters;
 use super::path::Path;
 use super::protect::{Group, Protect, Protecting};
-use super::recovery::Step;
+use super::recovery::{Order, Step};
 use super::segments::Segments;
 use super::session::{Block, Channel, Incoming, Receiving, Sending, Session, SessionStats, State, due};
 use super::stateless::Stateless;
@@ -31,6 +31,8 @@ pub struct Engine {
     pub(super) clock: Instant,
     /// How long packets of this round may have waited, nanoseconds, if that is long.
     pub(super) waited: u32,
+    /// How long ago the driver last looked for packets before this round; zero if it is woken by them.
+    pub(super) apart: Duration,
     was_held: bool,
     /// The session that a message was posted to last.
     pub(super) posted: u32,
@@ -44,6 +46,8 @@ pub struct Engine {
     pub(super) intake: Intake,
     /// The peers' further ports, by session, as far as any has some.
     pub(super) rails: Vec<Rails>,
+    /// How each session's segments come in: apart from it, as few need that.
+    pub(super) orders: Vec<Order>,
     pub(super) due_chain: Chain,
     pub(super) due: List,
     pub(super) ready_chain: Chain,
@@ -111,6 +115,9 @@ pub struct Engine {
 /// Sessions that may protect messages; others send again what is lost.
 const PROTECTING: u32 = 1_024;
 
+/// Nanoseconds of a unit of [`Engine::behind`], as a shift.
+pub(super) const BEHIND: u32 = 16;
+
 impl Engine {
     /// An engine with all its tables.
     ///
@@ -128,6 +135,7 @@ impl Engine {
             held: Duration::ZERO,
             clock: Instant::ZERO,
             waited: 0,
+            apart: Duration::ZERO,
             was_held: false,
             posted: u32::MAX,
             begun: 0,
@@ -137,6 +145,7 @@ impl Engine {
             paths: Vec::with_capacity(l.sessions as usize * usize::from(config.paths)),
             intake: Intake::default(),
             rails: Vec::with_capacity(l.sessions as usize),
+            orders: Vec::with_capacity(l.sessions as usize),
             due_chain: Chain::new(l.sessions),
             due: List::default(),
             ready_chain: Chain::new(l.sessions),
@@ -200,6 +209,7 @@ impl Engine {
     pub fn begin(&mut self, now: Instant, waited: Duration) {
         let gap = now.saturating_since(self.now);
         let long = gap > self.config.times.poll_gap;
+        self.apart = waited;
         let told = waited > self.config.times.poll_gap;
         self.waited = if told { u32::try_from(waited.as_nanos()).unwrap_or(u32::MAX) } else { 0 };
         let mut held = false;
@@ -218,6 +228,12 @@ impl Engine {
         self.now = self.now.max(now);
         self.clock = self.clock.max(self.now - self.held);
         self.intake.look(self.now);
+    }
+
+    /// What the driver's delays moved the clock by, in units of 2¹⁶ ns and modulo 2¹⁶ of them: what has passed by the clock has taken so much longer as this has grown.
+    #[inline]
+    pub(super) fn behind(&self) -> u16 {
+        (self.held.as_nanos() >> BEHIND) as u16
     }
 
     /// Ends the receiving part of a round: feedback that is due is made ready, timers fire.
@@ -386,7 +402,7 @@ impl Engine {
             posted: send.posted,
             done: self.now,
             retransmitted: send.again,
-            recovery: if send.lost == Instant::ZERO { Duration::ZERO } else { self.clock - send.lost },
+            recovery: if send.lost == Instant::ZERO { Duration::ZERO } else { self.now - send.lost },
         };
         self.sends.remove(at);
         self.complete(done);

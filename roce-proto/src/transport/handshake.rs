@@ -5,6 +5,7 @@ use super::congestion::Controller;
 use super::engine::Engine;
 use super::path::Path;
 use super::protect::CODECS;
+use super::recovery::Order;
 use super::session::{Announcing, Queue, Rx, Sending, Session, SessionStats, State, Tx, due};
 use super::stateless::{self, CookieOf};
 use super::table::List;
@@ -122,7 +123,9 @@ impl Engine {
         if self.paths.len() < from + paths {
             // Within the capacity that was reserved.
             self.paths.resize(from + paths, Path::default());
+            self.orders.resize(slot as usize + 1, Order::new(first));
         }
+        self.orders[slot as usize] = Order::new(first);
         self.name(slot);
         self.by_address.insert(self.hash_address(&peer), slot);
         Some(slot)

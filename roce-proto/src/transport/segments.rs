@@ -42,6 +42,10 @@ pub struct Segment {
     pub again: bool,
     /// While it waits for its repair: nanoseconds from when it was sent to the verdict. When it was sent again: from when it was sent first to the last time.
     pub lag: u32,
+    /// How far the engine's clock was behind when it was sent first, see [`Engine::behind`](super::engine::Engine::behind).
+    pub behind: u16,
+    /// Only a time-out told that it is lost.
+    pub blind: bool,
 }
 
 /// 32 consecutive sequences.

@@ -8,6 +8,7 @@ use super::segments::{Segment, State};
 use super::session::{Queue, Session};
 use crate::time::Instant;
 use crate::wire::shim::{Data, Kind, Seq, Ticks};
+use core::time::Duration;
 
 /// Segments of one message, and packets of one session, in a row while others wait.
 const BURST: u8 = 16;
@@ -219,6 +220,10 @@ impl Engine {
             return Err(Blocked::Waits);
         }
         let first = !segment.again;
+        if segment.blind {
+            let told = Duration::from_nanos(u64::from(s.tx.patience));
+            self.orders[slot as usize].sent_blindly(self.clock + told);
+        }
         s.tx.requested -= 1;
         self.segments.resent(record);
         let send = &mut self.sends[self.segments.get(record).message];
@@ -300,7 +305,7 @@ impl Engine {
     /// A record for the next segment of a message, which has no parity unless that is asked for.
     #[inline]
     fn open_segment<const PROTECTING: bool>(&mut self, slot: u32, at: u32) -> Result<(Seq, u32), Blocked> {
-        let clock = self.clock;
+        let (clock, behind) = (self.clock, self.behind());
         let s = &mut self.sessions[slot];
         let send = &mut self.sends[at];
         let offset = u64::from(send.sent) * u64::from(s.segment);
@@ -319,6 +324,8 @@ impl Engine {
             state: State::InFlight,
             again: false,
             lag: 0,
+            behind,
+            blind: false,
         };
         if PROTECTING && send.protection.is_some() {
             self.open_protected(slot, at, seq);

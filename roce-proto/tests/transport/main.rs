@@ -11,4 +11,5 @@ mod paths;
 mod protect;
 mod rails;
 mod random;
+mod slow;
 mod sparse;

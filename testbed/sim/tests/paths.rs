@@ -5,7 +5,7 @@ use std::time::Duration;
 use testbed_sim::single::Single;
 use testbed_sim::study::paths::{self, Case, Outcome};
 use testbed_sim::study::permutation;
-use testbed_sim::{Pattern, Report, Topology, Trace, simulate};
+use testbed_sim::{Pattern, Poll, Report, Topology, Trace, simulate};
 
 fn run(case: &Case) -> Outcome {
     let (outcome, verdict) = case.run();
@@ -64,6 +64,31 @@ fn losses_are_repaired_in_a_round_trip_and_a_half() {
     let blind = without(paths::lossy(1, 0.003), |m| (m.gap, m.time) = (false, false));
     assert!(blind.report.repaired(0.5).expect("losses") > 5.0);
     assert!(blind.report.timed_out() > 0.99);
+}
+
+/// A driver whose rounds take longer than anything else sends again in the round that brings the first word of a loss.
+#[test]
+fn losses_are_repaired_by_the_next_round_however_long_rounds_are() {
+    let round = Duration::from_micros(600);
+    let repaired = |switch: fn(&mut Mechanisms)| {
+        let mut single = paths::sound(1).single;
+        (single.hosts, single.pattern, single.backlog) = (2, Pattern::Pair, None);
+        (single.messages, single.size, single.topology) = (200, 1_000_000, Topology::Mesh { lanes: 1 });
+        single.link.loss = testbed_impair::Loss::Random(0.002);
+        switch(&mut single.config.mechanisms);
+        let mut scenario = single.scenario();
+        (scenario.hosts[0].poll, scenario.hosts[0].burst) = (Poll::Every(round), 256);
+        let (report, verdict) = simulate(&scenario, Trace::hash());
+        assert_eq!(verdict, Ok(()));
+        let (lost, late) =
+            (report.repairs.len(), report.repairs.iter().filter(|d| **d > round.mul_f64(1.1)).count());
+        assert!(lost > 80 && report.spurious < 3, "{lost} {}", report.spurious);
+        late as f64 / lost as f64
+    };
+    let [all, by_gaps, by_time] =
+        [repaired(|_| {}), repaired(|m| m.time = false), repaired(|m| m.gap = false)];
+    assert!(all < 0.15, "{all}");
+    assert!(by_gaps.min(by_time) > 1.5 * all, "{by_gaps} {by_time} {all}");
 }
 
 /// A path that goes dark costs neither a message nor a pause, and is used again when it is back.

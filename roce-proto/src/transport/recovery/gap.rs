@@ -1,7 +1,8 @@
 //! The first detector: a gap on one path.
 //!
 //! Packets of one path come in order, mostly. What was sent on a path before the highest path sequence that came, and has not
-//! arrived, is suspect; it is lost once that has been so for a while.
+//! arrived, is suspect; it is lost once that has been so for a while. Where the driver's rounds are further apart than that while, waiting for it would be waiting for a whole round, which
+//! is about a round trip there: then it is lost at once, unless the path has shown that its packets come out of order.
 
 use super::Cause;
 use crate::time::Instant;
@@ -36,6 +37,9 @@ impl Engine {
         if tx.since == Instant::ZERO {
             tx.since = clock;
             tx.suspect = suspect;
+            if age.is_zero() {
+                return self.mature(slot, path);
+            }
             let at = clock + age;
             let s = &mut self.sessions[slot];
             s.tx.gap_at = s.tx.gap_at.min(at);
@@ -60,7 +64,11 @@ impl Engine {
     }
 
     fn gap_age(&self, slot: u32, path: u8) -> Duration {
-        self.config.times.gap_age + Duration::from_nanos(u64::from(self.path(slot, path).tx.patience))
+        let (age, patience) = (self.config.times.gap_age, self.path(slot, path).tx.patience);
+        if patience == 0 && self.apart > age {
+            return Duration::ZERO;
+        }
+        age + Duration::from_nanos(u64::from(patience))
     }
 
     /// Suspect segments of a path are lost if they have been for long enough.

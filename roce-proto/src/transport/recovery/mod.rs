@@ -4,12 +4,14 @@
 mod deadline;
 mod gap;
 mod interval;
+mod order;
 mod segment;
 mod tail;
 mod time;
 mod told;
 
 pub(super) use deadline::Step;
+pub use order::Order;
 pub use segment::{Protection, after_loss};
 
 /// What a verdict comes from.

@@ -5,7 +5,7 @@ use crate::time::Instant;
 use crate::transport::api::Status;
 use crate::transport::congestion::Congestion;
 use crate::transport::counters::REPAIRS;
-use crate::transport::engine::Engine;
+use crate::transport::engine::{BEHIND, Engine};
 use crate::transport::segments::{CHUNK, Segments, State};
 use crate::transport::session::Queue;
 use crate::wire::shim::{RejectMessage, RejectReason, Seq};
@@ -33,7 +33,6 @@ pub const fn after_loss(protection: Protection) -> State {
 impl Engine {
     /// A segment in flight is lost. Returns its bytes.
     pub(super) fn lose(&mut self, slot: u32, record: u32, cause: Cause) -> u64 {
-        let clock = self.clock;
         let segment = self.segments.get_mut(record);
         let (path, bytes, message) = (segment.path, u64::from(segment.bytes), segment.message);
         // After a black-out there is no parity either, and what was rejected is sent void.
@@ -43,7 +42,8 @@ impl Engine {
             Protection::None
         };
         let state = after_loss(protection);
-        self.segments.get_mut(record).state = state;
+        let segment = self.segments.get_mut(record);
+        (segment.state, segment.blind) = (state, cause == Cause::Timeout);
         let paths = usize::from(self.config.paths);
         let tx = &mut self.paths[slot as usize * paths + usize::from(path)].tx;
         self.path_chain.remove(&mut tx.in_flight, record);
@@ -66,7 +66,7 @@ impl Engine {
         }
         let send = &mut self.sends[message];
         if send.lost == Instant::ZERO && cause != Cause::Rejected {
-            send.lost = clock;
+            send.lost = self.now;
         }
         match cause {
             Cause::Gap => self.counters.gap_losses += 1,
@@ -83,7 +83,11 @@ impl Engine {
     #[inline]
     pub(in crate::transport) fn placed(&mut self, slot: u32, record: u32) -> u64 {
         let segment = *self.segments.get(record);
+        let seq = self.segments.seq(record);
         let s = &mut self.sessions[slot];
+        if !segment.again && s.paths > 1 {
+            self.orders[slot as usize].came(seq);
+        }
         match segment.state {
             State::InFlight => {
                 s.tx.in_flight -= 1;
@@ -94,7 +98,10 @@ impl Engine {
                 tx.echoed += 1;
                 if segment.again {
                     let rtt = tx.rtt.smoothed().unwrap_or_default().as_nanos().max(1);
-                    let took = self.clock.saturating_since(segment.time).as_nanos() + u128::from(segment.lag);
+                    // The clock stands still while the driver is away; who waits for the segment does not.
+                    let behind = u128::from(self.behind().wrapping_sub(segment.behind)) << BEHIND;
+                    let by_clock = self.clock.saturating_since(segment.time).as_nanos();
+                    let took = by_clock + u128::from(segment.lag) + behind;
                     let eighths = took.saturating_sub(rtt / 2) * 8 / rtt;
                     let place = usize::try_from(eighths).map_or(REPAIRS - 1, |e| e.min(REPAIRS - 1));
                     if let Some(count) = self.counters.repairs.get_mut(place) {

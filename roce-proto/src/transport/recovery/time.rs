@@ -78,6 +78,7 @@ impl Engine {
         let clock = self.clock;
         let newest = if status { clock } else { self.sessions[slot].tx.newest };
         let cause = if status { Cause::Deadline } else { Cause::Time };
+        let coarse = !status && self.sessions[slot].paths > 1 && self.apart > self.config.times.gap_age;
         let (mut bytes, mut doubtful) = (0, Instant::MAX);
         for path in 0..self.sessions[slot].paths {
             let Some(mut oldest) = self.path(slot, path).tx.in_flight.head() else { continue };
@@ -90,11 +91,16 @@ impl Engine {
                 wait
             };
             loop {
-                let sent = self.segments.get(oldest).time;
-                if sent >= newest || end.is_some_and(|end| !self.segments.seq(oldest).before(end)) {
+                let (sent, seq) = (self.segments.get(oldest).time, self.segments.seq(oldest));
+                if end.is_some_and(|end| !seq.before(end)) {
                     break;
                 }
-                if clock < sent + wait {
+                let by_order =
+                    coarse && !self.segments.get(oldest).again && self.orders[slot as usize].is_lost(seq);
+                if sent >= newest && !by_order {
+                    break;
+                }
+                if clock < sent + wait && !by_order {
                     doubtful = doubtful.min(sent + wait);
                     break;
                 }
@@ -135,5 +141,6 @@ impl Engine {
         let tx = &mut self.sessions[slot].tx;
         tx.doublings = (tx.doublings + 1).min(DOUBLINGS);
         tx.time_verdicts = 0;
+        self.orders[slot as usize].wrong();
     }
 }

@@ -1,0 +1,112 @@
+//! What stands for time where that is too coarse: the second detector goes by when segments were sent, and a driver whose round takes as long as a round trip sends all of a window
+//! at the same time of its clock. Their order is known all the same. It is Linux' and RFC 6675's measure, with a distance that follows what the network does (in the manner of RFC 4653)
+//! instead of three packets: a segment is lost if one that was sent so many later has arrived, and hardly any has come from so far behind of late.
+
+use crate::time::Instant;
+use crate::wire::shim::Seq;
+
+/// Segments beyond twice what was seen.
+const MARGIN: u32 = 4;
+
+/// How the segments of a session come in that were sent once.
+#[derive(Clone, Copy, Debug)]
+pub struct Order {
+    /// The highest that has arrived.
+    top: Seq,
+    /// The same before the feedback at hand.
+    known: Seq,
+    /// How far behind what was known one has been that arrived all the same, at the worst of late.
+    behind: u32,
+    /// Until then, duplicates may be of what was sent again because of a time-out.
+    blind: Instant,
+}
+
+impl Order {
+    /// The largest window: as nothing is known yet, nothing is lost by its place.
+    const MOST: u32 = 65_536;
+
+    /// Nothing has arrived before `first`.
+    pub const fn new(first: Seq) -> Order {
+        Order { top: first, known: first, behind: Order::MOST, blind: Instant::ZERO }
+    }
+
+    /// A segment has arrived that was sent once.
+    #[inline]
+    pub fn came(&mut self, seq: Seq) {
+        if self.top.before(seq) {
+            self.top = seq;
+        }
+        if seq.before(self.known) {
+            self.behind = self.behind.max(seq.until(self.known)).min(Order::MOST);
+        }
+    }
+
+    /// A feedback is over. What was seen counts less with each: a third of it is left after about 70.
+    #[inline]
+    pub fn told(&mut self) {
+        self.known = self.top;
+        self.behind -= self.behind.div_ceil(64);
+    }
+
+    /// A segment is sent again because of a time-out; what tells of it comes before `until`.
+    pub fn sent_blindly(&mut self, until: Instant) {
+        self.blind = self.blind.max(until);
+    }
+
+    /// Whether the duplicates that a feedback tells of say anything of detectors: what a time-out gives up was often only held up.
+    pub fn tells(&self, now: Instant) -> bool {
+        self.blind <= now
+    }
+
+    /// A verdict was wrong.
+    pub fn wrong(&mut self) {
+        self.behind = (2 * self.behind).clamp(MARGIN, Order::MOST);
+    }
+
+    /// Whether a segment that was sent once, and has not arrived, is too far behind to come.
+    #[inline]
+    pub fn is_lost(&self, seq: Seq) -> bool {
+        seq.before(self.top) && seq.until(self.top) > 2 * self.behind + MARGIN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_distance_follows_what_comes() {
+        let first = Seq(u32::MAX - 100);
+        let at = |n: u32| first.add(n);
+        let mut order = Order::new(first);
+        order.came(at(60_000));
+        order.told();
+        assert!(!order.is_lost(at(0)), "nothing is known yet");
+        // All in order for a while.
+        for n in 60_001..61_000 {
+            order.came(at(n));
+            order.told();
+        }
+        assert!(order.is_lost(at(60_999 - MARGIN - 1)) && !order.is_lost(at(60_999 - MARGIN)));
+        // What the same feedback tells of is in no order.
+        order.came(at(61_100));
+        order.came(at(61_000));
+        order.told();
+        assert!(order.is_lost(at(61_100 - MARGIN - 1)));
+        // One came from behind what was known before.
+        order.came(at(61_050));
+        assert!(!order.is_lost(at(61_100 - 100 - MARGIN)) && order.is_lost(at(61_100 - 101 - MARGIN)));
+        for _ in 0..10 {
+            order.told();
+        }
+        assert!(order.is_lost(at(61_100 - 80 - MARGIN - 1)) && !order.is_lost(at(61_100 - 80 - MARGIN)));
+        // It was wrong.
+        order.wrong();
+        assert!(!order.is_lost(at(61_100 - 160 - MARGIN)));
+        for _ in 0..1_000 {
+            order.told();
+        }
+        order.wrong();
+        assert!(order.is_lost(at(61_100 - 3 * MARGIN - 1)) && !order.is_lost(at(61_100 - 3 * MARGIN)));
+    }
+}
