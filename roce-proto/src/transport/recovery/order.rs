@@ -7,6 +7,8 @@ use crate::wire::shim::Seq;
 
 /// Segments beyond twice what was seen.
 const MARGIN: u32 = 4;
+/// What a time-out is waited for takes no longer, microseconds.
+const LONGEST: i32 = 60_000_000;
 
 /// How the segments of a session come in that were sent once.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +19,8 @@ pub struct Order {
     known: Seq,
     /// How far behind what was known one has been that arrived all the same, at the worst of late.
     behind: u32,
-    /// Until then, duplicates may be of what was sent again because of a time-out.
-    blind: Instant,
+    /// Until then, duplicates may be of what was sent again because of a time-out: a microsecond, modulo 73 minutes; 0 is over. There are as many as sessions, so it is short.
+    blind: u32,
 }
 
 impl Order {
@@ -27,7 +29,7 @@ impl Order {
 
     /// Nothing has arrived before `first`.
     pub const fn new(first: Seq) -> Order {
-        Order { top: first, known: first, behind: Order::MOST, blind: Instant::ZERO }
+        Order { top: first, known: first, behind: Order::MOST, blind: 0 }
     }
 
     /// A segment has arrived that was sent once.
@@ -50,12 +52,20 @@ impl Order {
 
     /// A segment is sent again because of a time-out; what tells of it comes before `until`.
     pub fn sent_blindly(&mut self, until: Instant) {
-        self.blind = self.blind.max(until);
+        let until = micros(until);
+        if self.blind == 0 || is_after(until, self.blind) {
+            self.blind = until;
+        }
     }
 
     /// Whether the duplicates that a feedback tells of say anything of detectors: what a time-out gives up was often only held up.
-    pub fn tells(&self, now: Instant) -> bool {
-        self.blind <= now
+    pub fn tells(&mut self, now: Instant) -> bool {
+        // It is at most some round trips ahead. What looks further ahead than this is long over.
+        let left = self.blind.wrapping_sub(micros(now)).cast_signed();
+        if self.blind != 0 && !(1..=LONGEST).contains(&left) {
+            self.blind = 0;
+        }
+        self.blind == 0
     }
 
     /// A verdict was wrong.
@@ -70,9 +80,35 @@ impl Order {
     }
 }
 
+/// Never 0.
+fn micros(at: Instant) -> u32 {
+    ((at.as_nanos() >> 10) as u32).max(1)
+}
+
+fn is_after(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() > 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_follows_a_time_out_tells_nothing_for_a_while() {
+        assert!(size_of::<Order>() <= 16);
+        let at = |micros: u64| Instant::from_nanos(micros << 10);
+        for begin in [1_000, (1 << 32) - 50, 1 << 32] {
+            let mut order = Order::new(Seq(0));
+            assert!(order.tells(at(begin)));
+            order.sent_blindly(at(begin + 100));
+            order.sent_blindly(at(begin + 40));
+            assert!(!order.tells(at(begin)) && !order.tells(at(begin + 99)), "{begin}");
+            assert!(order.tells(at(begin + 101)) && order.tells(at(begin)), "{begin}: it is over for good");
+            // Nor is it after an hour in which nobody asked.
+            order.sent_blindly(at(begin + 100));
+            assert!(order.tells(at(begin + 3_600_000_000)), "{begin}");
+        }
+    }
 
     #[test]
     fn the_distance_follows_what_comes() {
