@@ -2,8 +2,8 @@
 
 use crate::child::{Failure, Stop};
 use crate::contest::{Contestant, Event, Outcome, Sample, hold};
-use crate::peers::Setup;
-use crate::peers::reliable::{Transfer, Wan, bytes_each, goodput, rate};
+use crate::peers::reliable::{SEGMENT, Transfer, Wan, bytes_each, goodput, rate};
+use crate::peers::{Setup, bare};
 use crate::stats::Better;
 use serde_json::Value;
 use std::time::Duration;
@@ -12,14 +12,15 @@ use std::time::Duration;
 const LARGE: f64 = 0.80;
 /// Messages of 64 bytes reach that share of raw UD's rate, with one peer and with a thousand.
 const SMALL: f64 = 0.50;
-/// Bytes of a segment over an IB MTU of 4096.
-const SEGMENT: usize = 4008;
 /// Messages of a thousand and more peers reach that share of the rate to one.
 const PEERS: f64 = 0.95;
 /// Peers of the figure of scale.
 const MANY: u32 = 10_000;
 /// Resident bytes of an idle peer at the most.
 const IDLE: f64 = 1024.0;
+/// Resident bytes of an RC queue pair, computed and no less than this: rdma-core's mlx5 provider gives each a buffer of whole pages for its work queues and
+/// a line of the cache for its doorbell record. What the kernel and the device keep of it comes on top.
+const RC_QP: f64 = 4096.0 + 64.0;
 /// The bottleneck of the figures with losses: what three processes on two processors carry with room to spare.
 const LOSSY_RATE: u64 = 300_000_000;
 /// The window over it: four bandwidth-delay products, so that a loss that is late to be mended shows.
@@ -119,16 +120,17 @@ fn scale<'a>(setup: &'a Setup, stop: &'a Stop, size: usize) -> Contest<'a> {
     }
 }
 
+/// A number that is not measured.
+fn given<'a>(name: &'static str, value: f64) -> Contestant<'a> {
+    Contestant { name, wanted: None, run: Box::new(move || Ok(Sample { value, detail: Value::Null })) }
+}
+
 /// What a peer costs at rest.
 fn idle<'a>(setup: &'a Setup, stop: &'a Stop) -> Contest<'a> {
     Contest {
         event: event("peers", "resident bytes of an idle peer".into(), 0, "B", Better::Lower),
         contestants: vec![
-            Contestant {
-                name: "1 KiB",
-                wanted: None,
-                run: Box::new(|| Ok(Sample { value: IDLE, detail: Value::Null })),
-            },
+            given("1 KiB", IDLE),
             Contestant {
                 name: "a session",
                 wanted: Some(1.0),
@@ -139,6 +141,7 @@ fn idle<'a>(setup: &'a Setup, stop: &'a Stop) -> Contest<'a> {
                 wanted: None,
                 run: Box::new(|| bytes_each(setup, MANY, "server", stop)),
             },
+            given("an RC queue pair, computed", RC_QP),
         ],
     }
 }
@@ -183,6 +186,13 @@ fn long<'a>(setup: &'a Setup, stop: &'a Stop) -> [Contest<'a>; 5] {
             contestants: vec![
                 contestant("no delay", None, setup, stop, over(Duration::ZERO), goodput),
                 contestant(name, Some(LONG), setup, stop, over(round_trip), goodput),
+                Contestant {
+                    name: "bare loop of that window",
+                    wanted: None,
+                    run: Box::new(move || {
+                        bare::window(setup, &Wan::new(LONG_RATE, round_trip, 0.0), window, stop)
+                    }),
+                },
             ],
         }
     })

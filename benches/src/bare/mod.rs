@@ -1,7 +1,7 @@
 //! The bare loops: the least code that does the same copies and the same CRC over the same port. They are the limit that
 //! the worker is measured against.
 //!
-//! Each runs as two processes, a receiver (`rx`, `echo`) that waits and a sender (`tx`, `ping`). The side that measures
+//! Each runs as two processes, a receiver (`rx`, `echo`, `answer`) that waits and a sender (`tx`, `ping`, `window`). The side that measures
 //! prints one line of JSON.
 
 mod frame;
@@ -9,6 +9,7 @@ mod latency;
 mod port;
 mod ring;
 mod stream;
+mod window;
 
 use clap::{Args, Subcommand};
 use port::Bare;
@@ -30,6 +31,10 @@ pub enum Command {
     Echo(PingArgs),
     /// Send a message, await the answer, and so on
     Ping(PingArgs),
+    /// Say how many messages have come, each time that some do
+    Answer(WindowArgs),
+    /// Keep a window of messages under way
+    Window(WindowArgs),
 }
 
 /// The port of either side.
@@ -106,7 +111,23 @@ pub struct PingArgs {
     pub iters: usize,
 }
 
-/// What `rx` prints.
+/// Options of `answer` and `window`.
+#[derive(Args, Clone)]
+pub struct WindowArgs {
+    #[command(flatten)]
+    pub port: PortArgs,
+    /// Messages under way at the most
+    #[arg(short, long, default_value_t = 32)]
+    pub window: usize,
+    /// Seconds before the measurement
+    #[arg(long, default_value_t = 0.2)]
+    pub warmup: f64,
+    /// Seconds of the measurement
+    #[arg(long, default_value_t = 0.7)]
+    pub seconds: f64,
+}
+
+/// What `rx` and `window` print.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StreamResult {
     /// Messages that arrived intact within the window.
@@ -170,6 +191,17 @@ pub fn run(command: &Command) -> Result<(), Box<dyn Error>> {
             let mut bare = open(&args.port)?;
             bare.wait(PEER)?;
             println!("{}", serde_json::to_string(&latency::ping(&mut bare, args)?)?);
+        }
+        Command::Answer(args) => {
+            let mut bare = open(&args.port)?;
+            println!("{READY}");
+            bare.wait(PEER)?;
+            window::answer(&mut bare, args)?;
+        }
+        Command::Window(args) => {
+            let mut bare = open(&args.port)?;
+            bare.wait(PEER)?;
+            println!("{}", serde_json::to_string(&window::send(&mut bare, args)?)?);
         }
     }
     Ok(())

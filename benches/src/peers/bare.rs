@@ -1,5 +1,6 @@
 //! Pairs of bare loops: this program again.
 
+use super::reliable::{SEGMENT, Wan, start_forwarder};
 use super::{END, START, Setup};
 use crate::bare::{PingResult, READY, StreamResult};
 use crate::child::{Child, Failure, Stop};
@@ -8,6 +9,9 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use std::process::Command;
 use std::time::Duration;
+
+/// Bytes of the reliable service's header.
+const HEADER: usize = 60;
 
 fn side(setup: &Setup, which: usize, role: &str, device: &str, size: usize) -> Command {
     let mut command = setup.place.command(which, &setup.benches);
@@ -51,6 +55,34 @@ pub fn throughput(setup: &Setup, size: usize, stop: &Stop) -> Result<Sample, Fai
     Ok(Sample { value, detail: json!({ "messages": result.messages, "seconds": result.seconds }) })
 }
 
+/// Payload bits per second of segments, through a network, with a window of that many bytes and nothing but an answer to each burst.
+pub fn window(setup: &Setup, wan: &Wan, window: usize, stop: &Stop) -> Result<Sample, Failure> {
+    let (_between, [server, client]) = start_forwarder(setup, wan, stop)?;
+    let (size, messages) = within(window);
+    let command = |which, role, device: &str| {
+        let mut command = side(setup, which, role, device, size);
+        command.args(["--window", &messages.to_string()]);
+        command
+    };
+    let mut answers = Child::start("the bare receiver", &mut command(0, "answer", &server), stop)?;
+    answers.expect(READY, START)?;
+    let (warmup, seconds) = (setup.warmup + 5.0 * wan.round_trip.as_secs_f64(), setup.seconds);
+    let mut command = command(1, "window", &client);
+    command.args(["--warmup", &warmup.to_string(), "--seconds", &seconds.to_string()]);
+    let sender = Child::start("the bare sender", &mut command, stop)?;
+    let time = Duration::from_secs_f64(warmup + seconds);
+    let result = sender.finish(START + time + END).and_then(|output| parse::<StreamResult>(&output))?;
+    answers.finish(END)?;
+    let value = result.messages as f64 * SEGMENT as f64 * 8.0 / result.seconds;
+    Ok(Sample { value, detail: json!({ "window": messages, "messages": result.messages }) })
+}
+
+/// Bytes of a packet's payload that is a segment of the reliable service with its header, and how many of them a window has.
+fn within(window: usize) -> (usize, usize) {
+    let size = SEGMENT + HEADER;
+    (size, (window / size).max(1))
+}
+
 /// Nanoseconds of the median round trip.
 pub fn latency(setup: &Setup, size: usize, stop: &Stop) -> Result<Sample, Failure> {
     let [server, client] = setup.place.devices();
@@ -71,6 +103,13 @@ pub fn latency(setup: &Setup, size: usize, stop: &Stop) -> Result<Sample, Failur
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn windows_are_counted_as_the_reliable_service_counts_them() {
+        // 1.25 times 250 µs of 1 Gbit/s are 9.6 segments with their headers.
+        assert_eq!(within(39_062), (4_068, 9));
+        assert_eq!(within(1), (4_068, 1), "one is always under way");
+    }
 
     #[test]
     fn reports_are_read_back() {

@@ -9,6 +9,9 @@ use std::ffi::OsString;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+/// Bytes of a segment over an IB MTU of 4096.
+pub const SEGMENT: usize = 4008;
+
 /// A network between the two sides.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wan {
@@ -150,6 +153,19 @@ fn forwarder(setup: &Setup, wan: &Wan) -> (Vec<String>, [String; 2]) {
     (line, sockets.map(|socket| format!("net_memif0,role=client,socket={socket}")))
 }
 
+/// A forwarder that is ready and ends when it is dropped, and the devices of the two sides.
+pub(super) fn start_forwarder(
+    setup: &Setup,
+    wan: &Wan,
+    stop: &Stop,
+) -> Result<(Child, [String; 2]), Failure> {
+    let (line, devices) = forwarder(setup, wan);
+    let mut between =
+        Child::start("spraywire wan", std::process::Command::new(&setup.spraywire).args(&line), stop)?;
+    between.expect("READY", START)?;
+    Ok((between, devices))
+}
+
 /// Runs a transfer; payload bits per second as received.
 pub fn goodput(setup: &Setup, transfer: &Transfer, stop: &Stop) -> Result<Sample, Failure> {
     sample(&report(setup, transfer, stop)?, "goodput_bits_per_second")
@@ -204,10 +220,7 @@ fn report(setup: &Setup, transfer: &Transfer, stop: &Stop) -> Result<Value, Fail
     let Some(wan) = &transfer.wan else {
         return run(setup, commands(setup, transfer, &setup.place.devices()), busy, stop);
     };
-    let (line, devices) = forwarder(setup, wan);
-    let mut between =
-        Child::start("spraywire wan", std::process::Command::new(&setup.spraywire).args(&line), stop)?;
-    between.expect("READY", START)?;
+    let (_between, devices) = start_forwarder(setup, wan, stop)?;
     let [server, client] = commands(setup, transfer, &devices);
     let start = |name, line: Vec<OsString>| {
         Child::start(name, std::process::Command::new(&line[0]).args(&line[1..]), stop)

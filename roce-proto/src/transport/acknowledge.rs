@@ -226,6 +226,7 @@ impl Engine {
             tx.peer_delay = delay.max(tx.peer_delay - tx.peer_delay / 16);
             tx.course.note_peer(late);
             self.set_patience(slot);
+            self.set_asking(slot);
         }
         let round_trip = best.map(|(rtt, least)| {
             self.sessions[slot].tx.queued = rtt > least + (least / 2).max(QUEUE);

@@ -108,6 +108,8 @@ pub struct Tx {
     pub burst: u8,
     /// The path used last.
     pub path: u8,
+    /// Segments from one that asks for feedback to the next, if the window is too small to wait for the peer's count; or 0.
+    pub ask_every: u8,
     /// Expiries since the last progress: the first probes.
     pub expiries: u8,
     /// Receives were announced since those of messages that wait for the grant were looked for.
@@ -185,6 +187,7 @@ impl Tx {
             most_begun: 1,
             burst: 0,
             path: 0,
+            ask_every: 0,
             granted: first,
             grant: Seq(0),
             feedback: Seq(0),

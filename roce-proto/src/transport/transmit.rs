@@ -20,6 +20,11 @@ const FEW: u32 = 32;
 /// While one that asked is not acknowledged, another asks only after so many more: else small windows, of which each answer frees
 /// one segment, would bring an answer for each.
 const SOME: u32 = 20;
+/// Over a long way, a window that is to keep a link busy must not wait for feedback of much of it: so many answers for each window,
+const ANSWERS: u64 = 6;
+/// as far as the least round trip is this or more. So they are 30,000 a second at the most, and a rack's network, where an answer takes no time beside a
+/// window, has none of it.
+const FAR: Duration = Duration::from_micros(200);
 
 /// What holds a session's next segment back.
 enum Blocked {
@@ -387,11 +392,24 @@ impl Engine {
             && (!fits(s, u64::from(s.segment))
                 || (send.granted && s.tx.granted.until(s.tx.grant) < FEW)
                 || s.tx.una.until(s.tx.next) >= s.peer_window);
-        if blocked {
+        let asks = blocked || (s.tx.ask_every > 0 && asks_anew(s, seq));
+        if asks {
             s.tx.asked = seq;
         }
-        let (path_seq, ask) = (segment.path_seq, blocked || void);
+        let (path_seq, ask) = (segment.path_seq, asks || void);
         self.header(slot, seq, record, (path, path_seq), (ask, again), buf)
+    }
+
+    /// How often a session asks for feedback, from its window and its round trip.
+    pub(super) fn set_asking(&mut self, slot: u32) {
+        let far = self.measured(slot).least().is_some_and(|least| least >= FAR);
+        let s = &mut self.sessions[slot];
+        let every = if far {
+            s.tx.control.window() / ((u64::from(s.segment) + Data::LEN as u64) * ANSWERS)
+        } else {
+            u64::from(SOME)
+        };
+        s.tx.ask_every = if every < u64::from(SOME) { every.max(1) as u8 } else { 0 };
     }
 
     /// Writes a segment's header.
@@ -519,6 +537,13 @@ impl Engine {
         let copy_at = if copy_at > clock { copy_at } else { Instant::MAX };
         s.rx.at.min(copy_at).min(s.rx.ask_at).min(tx).min(s.announcing.at).min(s.alive_at)
     }
+}
+
+/// Whether a segment over a long way asks for feedback: half of the window is used, and none asked of late. Not only the last that the window has room for: what
+/// was held up together on the way would be answered together, and stay together.
+#[cold]
+fn asks_anew(s: &Session, seq: Seq) -> bool {
+    s.tx.asked.until(seq) >= u32::from(s.tx.ask_every) && 2 * s.tx.in_flight_bytes >= s.tx.control.window()
 }
 
 /// Whether so many bytes more may be in flight; one segment always may.

@@ -3,6 +3,7 @@
 use roce_proto::transport::{Algorithm, Config};
 use roce_proto::wire::shim::{Kind, Seq};
 use std::time::Duration;
+use testbed_impair::{BlackOut, Rate};
 use testbed_sim::single::Single;
 use testbed_sim::{Pattern, Report, Topology, Trace, simulate};
 
@@ -63,6 +64,34 @@ fn control_is_a_twentieth_at_most() {
                     assert!(lossy.time < sound.time.mul_f64(1.05), "{:?} {:?}", lossy.time, sound.time);
                 }
             }
+        }
+    }
+}
+
+/// A window of a quarter more than the bandwidth-delay product keeps a link of 1 Gbit/s busy, however short the way: feedback is asked for as often as that
+/// takes. Nor do packets stay together that were held up together, as by a forwarder that waits for its core. Where the window has room for it, there is no
+/// more control than else.
+#[test]
+fn a_window_of_a_quarter_more_than_the_product_is_enough() {
+    for (rtt, most) in [(250, 0.5), (1_000, 0.2), (10_000, 0.05)] {
+        let window = 1_250_000_000 * rtt / 8_000_000;
+        let run = |delay, stall| {
+            let rate = Some(Rate { bits_per_second: 1_000_000_000, queue: 8 << 20, mark_from: None });
+            let link = testbed_impair::Config { delay: micros(delay), rate, stall, ..Default::default() };
+            let config = Config { congestion: Algorithm::Fixed(window), ..Single::default().config };
+            run(&Single { messages: 32, size: 1 << 20, link, config, ..Single::default() })
+        };
+        // Each 40 ms, everything waits for a millisecond.
+        let stall = BlackOut { from: micros(5_000), lasts: micros(1_000), every: Some(micros(40_000)) };
+        let near = run(0, None);
+        for (stall, share) in [(None, 0.9), (Some(stall), 0.85)] {
+            let far = run(rtt / 2, stall);
+            let what = (rtt, stall);
+            assert_eq!((far.retransmitted, far.lost), (0, 0), "{what:?}");
+            assert!(far.control_share() <= most, "{what:?}: {}", far.control_share());
+            // But for the beginning and the end, when the link is not busy.
+            let time = far.time.saturating_sub(micros(4 * rtt));
+            assert!(time.mul_f64(share) < near.time, "{what:?}: {:?} {:?}", far.time, near.time);
         }
     }
 }
