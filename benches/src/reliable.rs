@@ -162,6 +162,11 @@ fn losses<'a>(setup: &'a Setup, stop: &'a Stop) -> Contest<'a> {
     Contest { event: event("loss", title, 0, "bit/s", Better::Higher), contestants }
 }
 
+/// The network of these: short ones wait for nobody else's turn.
+fn way(round_trip: Duration) -> Wan {
+    Wan { apart: true, ..Wan::new(LONG_RATE, round_trip, 0.0) }
+}
+
 /// Long round trips, each beside the same transfer without delay.
 fn long<'a>(setup: &'a Setup, stop: &'a Stop) -> [Contest<'a>; 5] {
     ROUND_TRIPS.map(|(name, micros)| {
@@ -169,7 +174,7 @@ fn long<'a>(setup: &'a Setup, stop: &'a Stop) -> [Contest<'a>; 5] {
         let product = LONG_RATE as f64 / 8.0 * round_trip.as_secs_f64();
         let window = (1.25 * product) as usize;
         let over = |round_trip| Transfer {
-            wan: Some(Wan::new(LONG_RATE, round_trip, 0.0)),
+            wan: Some(way(round_trip)),
             window,
             memory: (2 * window).max(16 << 20),
             time: Duration::from_secs_f64(2.0 * setup.seconds.max(0.5)) + 10 * Duration::from_micros(micros),
@@ -189,9 +194,7 @@ fn long<'a>(setup: &'a Setup, stop: &'a Stop) -> [Contest<'a>; 5] {
                 Contestant {
                     name: "bare loop of that window",
                     wanted: None,
-                    run: Box::new(move || {
-                        bare::window(setup, &Wan::new(LONG_RATE, round_trip, 0.0), window, stop)
-                    }),
+                    run: Box::new(move || bare::window(setup, &way(round_trip), window, stop)),
                 },
             ],
         }

@@ -19,11 +19,12 @@ pub enum IdlePolicy {
 }
 
 impl Default for IdlePolicy {
-    /// Yields after some tens of empty rounds (a few microseconds), sleeps after about a millisecond of yielding, and
+    /// Yields after a few empty rounds: what is spun for is not there for a peer that has to share the core, and a core that nobody else wants is
+    /// back within half a microsecond. Sleeps after about a millisecond of yielding, and
     /// ends at sleeps of five milliseconds: below 5 % of a core, two threads together, which tests hold it to, at the price of
     /// five milliseconds of latency for the first packet after a pause.
     fn default() -> Self {
-        IdlePolicy::BackOff { spins: 64, yields: 2000, max_sleep: Duration::from_millis(5) }
+        IdlePolicy::BackOff { spins: 8, yields: 2000, max_sleep: Duration::from_millis(5) }
     }
 }
 

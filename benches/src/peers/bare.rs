@@ -1,6 +1,6 @@
 //! Pairs of bare loops: this program again.
 
-use super::reliable::{SEGMENT, Wan, start_forwarder};
+use super::reliable::{SEGMENT, Wan, core, start_forwarder};
 use super::{END, START, Setup};
 use crate::bare::{PingResult, READY, StreamResult};
 use crate::child::{Child, Failure, Stop};
@@ -59,6 +59,8 @@ pub fn throughput(setup: &Setup, size: usize, stop: &Stop) -> Result<Sample, Fai
 pub fn window(setup: &Setup, wan: &Wan, window: usize, stop: &Stop) -> Result<Sample, Failure> {
     let (_between, [server, client]) = start_forwarder(setup, wan, stop)?;
     let (size, messages) = within(window);
+    let cores = [0, 1].map(|which| core(setup, Some(wan), which));
+    let setup = &Setup { cores, ..setup.clone() };
     let command = |which, role, device: &str| {
         let mut command = side(setup, which, role, device, size);
         command.args(["--window", &messages.to_string()]);

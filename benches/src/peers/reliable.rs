@@ -25,12 +25,14 @@ pub struct Wan {
     pub burst: Option<f64>,
     /// Of what happens by chance.
     pub seed: u64,
+    /// It has the sender's processor to itself and spins, and the two sides share the receiver's: so none of the two waits for it to get a processor.
+    pub apart: bool,
 }
 
 impl Wan {
     /// One whose losses are independent.
     pub const fn new(rate: u64, round_trip: Duration, loss: f64) -> Wan {
-        Wan { rate, round_trip, loss, burst: None, seed: 1 }
+        Wan { rate, round_trip, loss, burst: None, seed: 1, apart: false }
     }
 }
 
@@ -119,12 +121,19 @@ fn commands(setup: &Setup, transfer: &Transfer, devices: &[String; 2]) -> [Vec<O
         line.extend(
             ["--port", &devices[side], "--ip", IPS[side], "--mtu", &setup.mtu.to_string()].map(Into::into),
         );
-        line.extend(["--cores", &setup.cores[side].to_string(), "--json", "--wait", "20"].map(Into::into));
+        let core = core(setup, transfer.wan.as_ref(), side).to_string();
+        line.extend(["--cores", &core, "--json", "--wait", "20"].map(Into::into));
         // With a third process that polls, the two cores are shared.
         let idle = if transfer.wan.is_some() { "backoff" } else { "spin" };
         line.extend(["--idle", idle].map(Into::into));
         line
     })
+}
+
+/// The processor of a side.
+pub(super) fn core(setup: &Setup, wan: Option<&Wan>, side: usize) -> usize {
+    let shared = wan.is_some_and(|wan| wan.apart);
+    setup.cores[if shared { 0 } else { side }]
 }
 
 /// The forwarder's command, and the devices of the two sides.
@@ -144,6 +153,9 @@ fn forwarder(setup: &Setup, wan: &Wan) -> (Vec<String>, [String; 2]) {
         format!("--seed={}", wan.seed),
     ]);
     line.extend(wan.burst.map(|burst| format!("--burst={burst}")));
+    if wan.apart {
+        line.extend([format!("--cores={}", setup.cores[1]), "--idle=spin".to_owned()]);
+    }
     line.extend([
         // As many frames as there are in flight at the most.
         "--capacity=32768".to_owned(),
@@ -281,6 +293,12 @@ mod tests {
             line.contains("--rate=1000000000 --delay=5000us --loss=0.05 --seed=7 --burst=8 --capacity"),
             "{line}"
         );
+        assert!(!line.contains("--idle"), "it floats: {line}");
+        let apart = Wan { apart: true, ..wan };
+        let alone = forwarder(&setup, &apart).0.join(" ");
+        assert!(alone.contains(" --cores=3 --idle=spin "), "{alone}");
+        let cores = |wan: &Wan| [0, 1].map(|side| core(&setup, Some(wan), side));
+        assert_eq!((cores(&wan), cores(&apart)), ([2, 3], [2, 2]));
         let socket = left.strip_prefix("net_memif0,role=client,socket=").unwrap();
         assert!(
             line.contains(&format!("net_memif0,role=server,socket={socket} ")) && left != right,
