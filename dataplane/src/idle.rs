@@ -62,6 +62,15 @@ impl Idle {
         true
     }
 
+    /// Ends a round that found no work, before a moment that a sleep would miss: it goes no further than to yielding. Returns whether it did.
+    #[inline]
+    pub fn stay_awake(&mut self) -> bool {
+        if let IdlePolicy::BackOff { spins, yields, .. } = self.policy {
+            self.empty = self.empty.min(spins.saturating_add(yields).saturating_sub(1));
+        }
+        self.after_round(false)
+    }
+
     fn step(&mut self) -> Step {
         let IdlePolicy::BackOff { spins, yields, max_sleep } = self.policy else { return Step::Spin };
         if self.empty <= spins {
@@ -146,6 +155,22 @@ mod tests {
         assert!(!idle.after_round(true));
         idle.empty += 1;
         assert_eq!(idle.step(), Step::Spin);
+    }
+
+    #[test]
+    fn whoever_stays_awake_yields_and_never_sleeps() {
+        // A sleep would take until the test is given up.
+        let max_sleep = Duration::from_secs(3600);
+        let mut idle = Idle::new(IdlePolicy::BackOff { spins: 2, yields: 3, max_sleep });
+        let yielded: Vec<bool> = (0..8).map(|_| idle.stay_awake()).collect();
+        assert_eq!(yielded, [false, false, true, true, true, true, true, true]);
+        idle.empty += 1;
+        assert!(matches!(idle.step(), Step::Sleep(_)), "what is not that urgent sleeps at once");
+        idle.after_round(true);
+        assert!(!idle.stay_awake());
+        let mut never = Idle::new(IdlePolicy::BackOff { spins: 2, yields: 0, max_sleep });
+        assert!((0..8).all(|_| !never.stay_awake()), "it spins where it must not yield");
+        assert!(!Idle::new(IdlePolicy::Spin).stay_awake());
     }
 
     #[test]

@@ -49,8 +49,13 @@ fn run(program: &Path, case: &str) -> Output {
     command.args(["-k", "5", "120"]).arg(program).arg(case);
     // The C library fills what is freed: who uses it later reads no zeros. What it keeps in a thread's own list it would not fill.
     command.env("MALLOC_PERTURB_", "165").env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
-    command.env("SPRAYWIRE_RUNTIME_DIR", folder.path().join("run"));
-    command.env("LD_PRELOAD", library()).env("SPRAYWIRE_CONFIG", &config).output().unwrap()
+    let sockets = folder.path().join("run");
+    command.env("SPRAYWIRE_RUNTIME_DIR", &sockets);
+    let output = command.env("LD_PRELOAD", library()).env("SPRAYWIRE_CONFIG", &config).output().unwrap();
+    // The socket by which it could be asked was there, as its folder is, and went with it.
+    let left: Vec<_> = std::fs::read_dir(&sockets).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.is_empty(), "{case} left {left:?}");
+    output
 }
 
 /// One case of the program; what it said on standard error.

@@ -111,10 +111,16 @@ impl<I: PortIo + 'static> End<I> {
         if self.rounds.is_multiple_of(ATTEND) || !progress.any() {
             self.attend();
         }
-        // Sleeping is for when nothing is due: a deadline near by is waited for awake.
+        if busy || progress.any() {
+            self.idle.after_round(true);
+            return;
+        }
+        // Sleeping is for when nothing is due: a deadline near by is waited for awake, but not by keeping the core from who brings the answer.
         let near = self.now + Duration::from_micros(500);
-        let due = self.reliable.next_deadline().is_some_and(|at| at <= near);
-        self.idle.after_round(busy || due || progress.any());
+        match self.reliable.next_deadline() {
+            Some(at) if at <= near => self.idle.stay_awake(),
+            _ => self.idle.after_round(false),
+        };
     }
 
     /// Answers who wants a test over raw UD.
