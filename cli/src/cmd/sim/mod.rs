@@ -57,6 +57,10 @@ pub struct SimArgs {
     #[arg(long, value_enum, value_name = "NAME", conflicts_with_all = ["swarm", "trace"])]
     pub study: Option<Study>,
 
+    /// Sizes of messages that the study of tails makes its cells of
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = units::size, requires = "study", default_value = "4KiB,64KiB,1MiB")]
+    pub sizes: Vec<u64>,
+
     /// Seed of all that happens by chance; the first of a swarm. 1 if not given, and for a swarm a fresh one
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,

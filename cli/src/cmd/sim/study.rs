@@ -52,9 +52,13 @@ pub fn run(args: &SimArgs, study: Study) -> Result<Exit, Error> {
         Study::Paths => many_paths(&seeds, &mut found, &mut out)?,
         Study::Permutation => two_tiers(&seeds, &mut found, &mut out)?,
         Study::Fec => super::long::run(first, &mut found, &mut out)?,
-        Study::Tail => {
-            collectives(&seeds, args.one.hosts.max(HOSTS).next_multiple_of(LEAF), &mut found, &mut out)?
-        }
+        Study::Tail => collectives(
+            &seeds,
+            &args.sizes,
+            args.one.hosts.max(HOSTS).next_multiple_of(LEAF),
+            &mut found,
+            &mut out,
+        )?,
     }
     for violation in &found.violations {
         out.line(format_args!("VIOLATION {violation}"))?;
@@ -174,23 +178,29 @@ fn two_tiers(seeds: &[u64], found: &mut Findings, out: &mut Out) -> Result<(), E
 }
 
 /// The cells that tables are made of.
-fn cells(hosts: usize, seed: u64) -> impl Iterator<Item = Cell> {
+fn cells(sizes: &[u64], hosts: usize, seed: u64) -> impl Iterator<Item = Cell> {
     let collectives = [Collective::Ring, Collective::AllToAll].into_iter();
     collectives.flat_map(move |collective| {
-        [4 << 10, 64 << 10, 1 << 20].into_iter().flat_map(move |size| {
+        sizes.iter().flat_map(move |&size| {
             [0.001, 0.01].into_iter().map(move |loss| Cell { collective, hosts, size, loss, seed })
         })
     })
 }
 
-fn collectives(seeds: &[u64], hosts: u16, found: &mut Findings, out: &mut Out) -> Result<(), Error> {
+fn collectives(
+    seeds: &[u64],
+    sizes: &[u64],
+    hosts: u16,
+    found: &mut Findings,
+    out: &mut Out,
+) -> Result<(), Error> {
     out.line(format_args!(
         "{hosts} hosts; means of {} seeds, in µs; of what lies between the best fixed interval and an oracle, the share closed",
         seeds.len()
     ))?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let first = seeds.first().copied().unwrap_or(1);
-    for cell in cells(usize::from(hosts), first) {
+    for cell in cells(sizes, usize::from(hosts), first) {
         let table =
             ablation::Table::run(cell, seeds.len() as u64, threads, &|what| tracing::debug!("{what}"));
         tracing::info!("{:?}, {} bytes, {} % lost: done", cell.collective, cell.size, 100.0 * cell.loss);
@@ -223,4 +233,20 @@ fn collectives(seeds: &[u64], hosts: u16, found: &mut Findings, out: &mut Out) -
         print(&lines, out)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_of_some_sizes() {
+        let cells: Vec<_> = cells(&[65_536, 4_096], 64, 7).collect();
+        let of =
+            |i: usize| (cells[i].collective, cells[i].size, cells[i].loss, cells[i].hosts, cells[i].seed);
+        assert_eq!(cells.len(), 8);
+        assert_eq!(of(0), (Collective::Ring, 65_536, 0.001, 64, 7));
+        assert_eq!(of(3), (Collective::Ring, 4_096, 0.01, 64, 7));
+        assert_eq!(of(4), (Collective::AllToAll, 65_536, 0.001, 64, 7));
+    }
 }

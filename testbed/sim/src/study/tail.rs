@@ -12,9 +12,9 @@ use testbed_impair::Loss;
 /// Who sends to whom in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collective {
-    /// Each to the next, what came from the last one in the step before: 2(n − 1) steps, or 32 of large messages.
+    /// Each to the next, what came from the last one in the step before: 2(n − 1) steps, or 8 of large messages.
     Ring,
-    /// Each to each, when that one's message of the step before has come: four steps, or one of large messages.
+    /// Each to each, when that one's message of the step before has come: four steps. Of large messages one, to 16 of the others that are far from each other.
     AllToAll,
 }
 
@@ -184,9 +184,10 @@ impl Cell {
         // The steps are alike, and a run of all of them would take long.
         let large = self.size >= 1 << 20;
         let (steps, each) = match self.collective {
-            Collective::Ring if large => (2 * (n - 1).min(16), 1),
+            Collective::Ring if large => ((2 * (n - 1)).min(8), 1),
             Collective::Ring => (2 * (n - 1), 1),
-            Collective::AllToAll => (if large { 1 } else { 4 }, n - 1),
+            Collective::AllToAll if large => (1, (n - 1).min(16)),
+            Collective::AllToAll => (4, n - 1),
         };
         let mut messages = Vec::with_capacity(steps * each * n);
         for step in 0..steps {
@@ -198,7 +199,10 @@ impl Cell {
                     };
                     let (to, after) = match self.collective {
                         Collective::Ring => (self.next(from), before(self.last(from), 1)),
-                        Collective::AllToAll => ((from + k) % n, before((from + k) % n, n - k)),
+                        Collective::AllToAll => {
+                            let to = (from + k * (n - 1) / each) % n;
+                            (to, before(to, n - k))
+                        }
                     };
                     messages.push(MessagePlan {
                         from,
