@@ -134,9 +134,9 @@ impl Default for Policy {
             // Below half a millisecond a lost segment is there again before a group of a busy link is through.
             short_round_trip: 500_000,
             late_stage: 4,
-            // 512 segments of 4 KiB are two megabytes: 168 µs at 100 Gb/s. Half as many take twice the parity where losses come in bursts of 8:
-            // with groups of 16 they leave room for 16 of them, and a burst takes two shards of one every other time.
-            block: 512,
+            // 1,024 segments of 4 KiB are four megabytes: 336 µs at 100 Gb/s, and more than 1 Gb/s has under way over 25 ms. Groups of 32 can then be interleaved so deep that
+            // a burst of 8 rarely takes two shards of one. Half as many segments take half as much parity again.
+            block: 1_024,
             gradients: Strength { from_priority: rules::HIGH, ..adaptive(32, 4, 1e-4) },
             early: adaptive(16, 8, 1e-5),
             late: adaptive(32, 2, 1e-3),
@@ -166,6 +166,14 @@ pub fn choose(policy: &Policy, message: &Message, network: &Network) -> Option<P
         Protection { data, parity, depth }
     });
     rules::cheapest(message, network, residual, protections)
+}
+
+/// Of a message's segments, how many at its end are to be protected, if the way carries so many in a round trip: those before them are sent again in time.
+pub fn late(policy: &Policy, message: &Message, carried: u32) -> u32 {
+    match rules::kind(policy, message) {
+        Some(kind) if kind.fixed.is_none() => rules::late(message, carried),
+        _ => message.segments,
+    }
 }
 
 /// A message that has begun is protected so from its next block on: its blocks keep their shape, their strength follows the network, unless it is

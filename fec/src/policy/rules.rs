@@ -6,6 +6,8 @@ use super::{Class, Message, Network, Policy, Protection, Strength, group_failure
 
 /// Priorities from this on are high.
 pub const HIGH: u8 = 8;
+/// Messages of so many segments are short.
+const SHORT: u32 = 64;
 /// The deepest interleaving: a parity shard of each group is a burst of its own by then.
 const DEEPEST: u8 = 32;
 /// Smaller groups than this cost a parity shard for every few data shards; rather less interleaving.
@@ -43,6 +45,12 @@ pub fn as_given(policy: &Policy, message: &Message, kind: &Strength, depth: u8) 
 pub fn repair_is_faster(policy: &Policy, message: &Message, network: &Network) -> bool {
     let has_time = message.deadline > 4 * network.round_trip;
     message.segments > 0 && network.round_trip > policy.short_round_trip && !has_time
+}
+
+/// What is lost early in a long message is known of, sent again and there while the rest still comes: it costs nobody time. So only what the way carries
+/// in the time that this takes is protected: a round trip, and an eighth of one for the peer to tell. Short messages are protected whole, as the time of a few segments is not known well.
+pub fn late(message: &Message, carried: u32) -> u32 {
+    carried.saturating_add(carried / 8).max(SHORT).min(message.segments)
 }
 
 /// A burst must not take more of a group than its parity. How deep that asks to interleave follows from what it costs: a shallow block needs more

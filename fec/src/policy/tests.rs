@@ -64,6 +64,35 @@ fn bursts_as_simulated() {
     }
 }
 
+/// The same exactly, by its definition: the chances of each number of losses and each state, one packet after the other, of which every `depth`th is of the group.
+#[test]
+fn bursts_packet_by_packet() {
+    let (leave, enter) = (0.125, 0.125 * 0.01 / 0.99);
+    for (_, depth, ..) in TABLE.into_iter().skip(1) {
+        // chance[lost][bad]
+        let mut chance = [[0.0; 2]; 37];
+        chance[0] = [0.99, 0.01];
+        for packet in 0..=35 * depth {
+            if packet > 0 {
+                chance = chance.map(|[good, bad]| {
+                    [good * (1.0 - enter) + bad * leave, good * enter + bad * (1.0 - leave)]
+                });
+            }
+            if packet % depth == 0 {
+                let before = chance;
+                for lost in 0..37 {
+                    chance[lost] = [before[lost][0], if lost > 0 { before[lost - 1][1] } else { 0.0 }];
+                }
+            }
+        }
+        let all: f64 = chance.iter().flatten().sum();
+        let failed: f64 = chance[5..].iter().flatten().sum();
+        let computed = group_failure(32, 4, 1e-2, 8.0, depth);
+        assert!((all - 1.0).abs() < 1e-9, "{all}");
+        assert!((computed / failed - 1.0).abs() < 1e-6, "depth {depth}: {computed:e}, by steps {failed:e}");
+    }
+}
+
 #[test]
 fn failures_at_the_edges() {
     // Without parity any loss fails the group; of a single shard that is the loss itself.
@@ -110,7 +139,7 @@ fn strength_follows_the_loss() {
 #[test]
 fn depth_follows_bursts_and_short_messages_have_short_groups() {
     let bursty = Network { burst: 8.0, ..FAR };
-    assert_eq!(chosen(gradient(10_000), bursty), Some((16, 3, 32)), "groups of 16 in a block of 512");
+    assert_eq!(chosen(gradient(10_000), bursty), Some((32, 4, 32)), "groups of 32 in a block of 1,024");
     let milder = Network { loss: 1e-3, ..bursty };
     assert_eq!(chosen(activation(0, 10_000), milder), Some((16, 2, 32)));
     let short_blocks = Policy { block: 256, ..Policy::default() };
@@ -275,15 +304,29 @@ fn a_strength_that_is_given_is_taken_whatever_is_measured() {
         assert_eq!(chosen(fixed(20, 3, 4), gradient(4000), network), Some((20, 3, 4)));
         // No more groups than the message or a block has.
         assert_eq!(chosen(fixed(20, 3, 4), gradient(30), network), Some((15, 3, 2)));
-        assert_eq!(chosen(fixed(64, 3, 64), gradient(100_000), network).map(|p| p.2), Some(8));
+        assert_eq!(chosen(fixed(64, 3, 64), gradient(100_000), network).map(|p| p.2), Some(16));
     }
     // Who is not protected at all is not so with a fixed code either.
     assert_eq!(chosen(fixed(20, 0, 4), gradient(4000), FAR), None);
     assert_eq!(chosen(fixed(20, 3, 4), Message { priority: 7, ..gradient(4000) }, FAR), None);
     assert_eq!(chosen(fixed(20, 3, 4), gradient(4000), Network { round_trip: 400_000, ..FAR }), None);
     // What no code has is the most that there is.
-    assert_eq!(chosen(fixed(255, 255, 255), gradient(4000), FAR), Some((64, 16, 8)));
+    assert_eq!(chosen(fixed(255, 255, 255), gradient(4000), FAR), Some((64, 16, 16)));
     assert_eq!(chosen(fixed(0, 3, 0), gradient(4000), FAR), None);
     let low = Strength { from_priority: 3, ..fixed(20, 3, 4) };
     assert!(chosen(low, Message { priority: 3, ..gradient(4000) }, FAR).is_some());
+}
+
+#[test]
+fn only_the_end_of_a_long_message_is_late() {
+    let policy = Policy::default();
+    let of = |message: Message, carried| late(&policy, &message, carried);
+    // A round trip and an eighth.
+    assert_eq!([800, 899, 900, 10_000].map(|segments| of(gradient(segments), 800)), [800, 899, 900, 900]);
+    assert_eq!(of(gradient(10_000), u32::MAX), 10_000);
+    assert_eq!([10, 63, 64, 65].map(|segments| of(gradient(segments), 0)), [10, 63, 64, 64]);
+    // What is given is given for all of it, and who has no parity has no end with some.
+    let given = Policy { gradients: Strength { fixed: Some(2), ..policy.gradients }, ..policy };
+    assert_eq!(late(&given, &gradient(10_000), 800), 10_000);
+    assert_eq!(of(Message { segments: 10_000, ..Message::default() }, 800), 10_000);
 }

@@ -43,12 +43,9 @@ impl Engine {
         if self.sessions[slot].paths > 1 {
             self.orders[slot as usize].told();
         }
-        let (rtt, ce, told) = self.take_reports(slot, &feedback);
-        let tx = &self.sessions[slot].tx;
-        if STAGE && (tx.protecting != 0 || tx.repaired != head.repaired) {
-            // First, as those are told of by it that would else be taken for parity.
-            self.note_repaired(slot, &head, told);
-            self.observe_losses(slot, &head, told);
+        let (rtt, ce) = self.take_reports(slot, &feedback);
+        if STAGE && self.sessions[slot].tx.protecting != 0 {
+            self.observe_losses(slot, &head, bytes);
         }
         let (now, tx) = (self.clock, &mut self.sessions[slot].tx);
         tx.control.on_acked(&Acked { now, bytes, rtt, ce, limited });
@@ -144,31 +141,15 @@ impl Engine {
         }
     }
 
-    /// Losses that were repaired before anything showed them: congestion control learns of them as of any loss.
-    fn note_repaired(&mut self, slot: u32, head: &FeedbackHead, told: u32) {
-        let tx = &mut self.sessions[slot].tx;
-        let more = head.repaired.wrapping_sub(tx.repaired);
-        tx.repaired = head.repaired;
-        // Those that were known to be lost have been told of. And nobody repairs more than what was sent.
-        let unseen = u32::from(more).saturating_sub(self.returned).min(told);
-        if unseen > 0 {
-            self.counters.unseen += u64::from(unseen);
-            self.losses_told(slot, unseen as i32);
-            let bytes = u64::from(unseen) * u64::from(self.sessions[slot].segment);
-            self.lost_bytes(slot, bytes);
-        }
-    }
-
-    /// What each path told: its round trip, its marks, its gaps. Returns the round trip, the marks, and how many
-    /// packets the feedback is the first to tell of.
-    fn take_reports(&mut self, slot: u32, feedback: &Feedback<'_>) -> (Option<RoundTrip>, u32, u32) {
+    /// What each path told: its round trip, its marks, its gaps. Returns the round trip and the marks.
+    fn take_reports(&mut self, slot: u32, feedback: &Feedback<'_>) -> (Option<RoundTrip>, u32) {
         let paths = self.sessions[slot].paths;
         let now = self.now;
         let end = feedback.end();
         let (mut best, mut ce) = (None::<(Duration, Duration)>, 0);
         let (mut delays, mut longest, mut samples) = (Duration::ZERO, Duration::ZERO, 0);
         let mut standing = Duration::ZERO;
-        let (mut told, mut marked, mut newest, mut packets) = (0, 0, Duration::MAX, 0u32);
+        let (mut told, mut marked, mut newest) = (0, 0, Duration::MAX);
         let mut late = false;
         let mut delay = Duration::ZERO;
         for report in feedback.paths() {
@@ -180,10 +161,8 @@ impl Engine {
                 // It was never sent.
                 continue;
             }
-            let more = tx.told.distance(report.highest);
-            if more > 0 {
+            if tx.told.before(report.highest) {
                 tx.told = report.highest;
-                packets = packets.saturating_add(more as u32);
             }
             let marks = report.ce.wrapping_sub(tx.ce);
             marked += u32::from(marks > 0);
@@ -238,6 +217,6 @@ impl Engine {
             RoundTrip { least, delay: delays / samples.max(1), standing: standing / samples.max(1) }
         });
         // Marks on some paths of many are for these to be passed over, not for less to be sent.
-        (round_trip, if 2 * marked > told || !self.config.mechanisms.health { ce } else { 0 }, packets)
+        (round_trip, if 2 * marked > told || !self.config.mechanisms.health { ce } else { 0 })
     }
 }

@@ -84,6 +84,7 @@ impl Engine {
             again: 0,
             semantics: request.semantics,
             protection: None,
+            bare: 0,
             alone: segments == 1,
             queue,
             void: None,

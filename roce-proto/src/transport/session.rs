@@ -464,6 +464,8 @@ pub struct Sending {
     pub semantics: Semantics,
     /// How it is protected.
     pub protection: Option<Protection>,
+    /// Segments at its beginning that have no parity though it is protected: what is lost of them is there again in time.
+    pub bare: u32,
     /// It is one segment without parity, which others may share a packet with.
     pub alone: bool,
     /// Which queue it waits in.

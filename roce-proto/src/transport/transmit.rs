@@ -224,7 +224,7 @@ impl Engine {
         if !fits(s, u64::from(segment.bytes)) {
             return Err(Blocked::Waits);
         }
-        let first = !segment.again;
+        let (first, index) = (!segment.again, segment.index);
         if segment.blind {
             let told = Duration::from_nanos(u64::from(s.tx.patience));
             self.orders[slot as usize].sent_blindly(self.clock + told);
@@ -238,7 +238,7 @@ impl Engine {
             self.counters.retransmitted += 1;
             let counted = self.counters.class(send.semantics.class);
             counted.retransmitted += 1;
-            counted.residual += u64::from(send.protection.is_some() && first);
+            counted.residual += u64::from(send.protection.is_some() && first && index >= send.bare);
             send.again += 1;
         }
         Ok((self.segments.seq(record), record))

@@ -8,7 +8,8 @@ use std::collections::HashSet;
 pub struct Groups {
     /// In the order in which their parity was sent.
     begun: Vec<Group>,
-    /// Segments that were sent again: session id and sequence.
+    /// Segments whose first transmission was lost, and of them those that were sent again: session id and sequence.
+    lost: HashSet<(u64, Seq)>,
     again: HashSet<(u64, Seq)>,
 }
 
@@ -28,6 +29,7 @@ impl Groups {
             Ok(Kind::Data) => {
                 if let Ok((data, _)) = Data::parse(bytes)
                     && data.again
+                    && self.lost.contains(&(data.session, data.seq))
                 {
                     self.again.insert((data.session, data.seq));
                 }
@@ -43,7 +45,16 @@ impl Groups {
         }
     }
 
-    /// Of each group whether something of it was sent again.
+    /// A link lost a packet.
+    pub fn lost(&mut self, bytes: &[u8]) {
+        if let Ok((data, _)) = Data::parse(bytes)
+            && !data.again
+        {
+            self.lost.insert((data.session, data.seq));
+        }
+    }
+
+    /// Of each group whether something of it was sent again that was lost. What a time-out sends again though it had come says nothing of parity.
     pub fn failed(&self) -> Vec<bool> {
         let seq = |g: &Group, i: u8| g.seq.add(u32::from(i) * u32::from(g.stride));
         self.begun
@@ -58,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_has_failed_if_one_of_its_segments_is_sent_again() {
+    fn a_group_has_failed_if_one_of_its_segments_is_lost_and_sent_again() {
         let mut groups = Groups::default();
         let first = Seq(u32::MAX - 1);
         let data = |ahead, again| Data { session: 7, seq: first.add(ahead), again, ..Data::default() };
@@ -72,6 +83,13 @@ mod tests {
             groups.sent(&parity.to_bytes());
         }
         assert_eq!(groups.failed(), [false, false]);
+        groups.sent(&data(2, true).to_bytes());
+        assert_eq!(groups.failed(), [false, false], "it had come");
+        groups.lost(&data(5, false).to_bytes());
+        assert_eq!(groups.failed(), [false, false], "parity brought it back");
+        groups.lost(&data(4, true).to_bytes());
+        groups.sent(&data(4, true).to_bytes());
+        assert_eq!(groups.failed(), [false, false], "it came at first");
         groups.sent(&data(5, true).to_bytes());
         assert_eq!(groups.failed(), [false, true]);
         // Another session's, and what is behind them.

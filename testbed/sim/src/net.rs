@@ -176,6 +176,7 @@ impl Net {
         let offer = Offer { bytes: packet.bytes.len() + OVERHEAD, ecn_capable: true };
         if let Some(lost) = link.offer(now, offer, packet, |p| Some(p.clone())) {
             self.figures.lost(now, &lost.bytes);
+            self.groups.lost(&lost.bytes);
             if let Some(all) = &mut self.dropped {
                 all.push(lost);
             }

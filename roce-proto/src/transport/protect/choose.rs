@@ -5,8 +5,8 @@ use super::{CODECS, Protect};
 use crate::transport::congestion::Congestion;
 use crate::transport::engine::Engine;
 use crate::transport::session::Sending;
-use crate::wire::shim::Semantics;
-use fec::policy::{Class, Message, Network, Policy, Protection, adapt, choose};
+use crate::wire::shim::{Data, Semantics};
+use fec::policy::{Class, Message, Network, Policy, Protection, adapt, choose, late};
 use fec::{MOST_DATA, MOST_PARITY};
 
 /// Segments of messages tagged SYNC that have parity: shorter ones have copies, which cost as much, and of longer ones the first losses are known of before the last segment is sent.
@@ -29,8 +29,9 @@ struct Asked {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Question {
     asked: Asked,
-    loss: f64,
-    burst: f64,
+    // Levels, which are told apart by half of their digits.
+    loss: f32,
+    burst: f32,
     short: bool,
     window: u32,
 }
@@ -67,11 +68,27 @@ impl Engine {
     #[cold]
     pub(in crate::transport) fn renew_protection(&mut self, slot: u32, at: u32) -> Option<Protection> {
         let send = &self.sends[at];
-        let begun = send.protection.filter(|_| send.sent > 0);
-        let asked = Asked { semantics: send.semantics, segments: send.segments, begun };
+        let (segments, first) = (send.segments, send.sent == 0);
+        let begun = send.protection.filter(|_| send.sent > send.bare);
+        let semantics = send.semantics;
+        let bare = if first { segments - self.late_segments(slot, semantics, segments) } else { send.bare };
+        let asked = Asked { semantics, segments: segments - bare, begun };
         let protection = self.strength(slot, &asked);
-        self.sends[at].protection = protection;
+        let send = &mut self.sends[at];
+        (send.protection, send.bare) = (protection, bare);
         protection
+    }
+
+    /// Of a message, the segments at its end that have parity.
+    fn late_segments(&self, slot: u32, semantics: Semantics, segments: u32) -> u32 {
+        let Some(at) = self.sessions[slot].tx.protecting.checked_sub(1) else { return segments };
+        let least = self.path(slot, 0).tx.rtt.least();
+        let (Protect::ByTag, Some(least)) = (self.config.fec.protect, least) else { return segments };
+        let least = u64::try_from(least.as_nanos()).unwrap_or(u64::MAX);
+        let Some(bytes) = self.protecting[at].pace.carries(least) else { return segments };
+        let carried = bytes / (u64::from(self.sessions[slot].segment) + Data::LEN as u64);
+        let carried = u32::try_from(carried).unwrap_or(u32::MAX);
+        late(&self.config.fec.policy, &message(&semantics, segments), carried)
     }
 
     /// Whether others wait for a message, and it is of those that have parity for that.
@@ -102,7 +119,8 @@ impl Engine {
     /// The record of what a session protects. Without room nothing is protected, and everything sent again.
     fn protecting_of(&mut self, slot: u32) -> Option<u32> {
         if self.sessions[slot].tx.protecting == 0 {
-            self.sessions[slot].tx.protecting = self.protecting.insert(Protecting::new())? + 1;
+            self.sessions[slot].tx.protecting =
+                self.protecting.insert(Protecting::new(self.packets_told(slot)))? + 1;
         }
         Some(self.sessions[slot].tx.protecting - 1)
     }
@@ -129,21 +147,15 @@ impl Engine {
         let short = round_trip <= self.config.fec.policy.short_round_trip;
         let protecting = &mut self.protecting[at];
         let (loss, burst) = (protecting.losses.loss(), protecting.losses.burst());
-        let question = Question { asked: *asked, loss, burst, short, window: block };
+        let question =
+            Question { asked: *asked, loss: loss as f32, burst: burst as f32, short, window: block };
         if let Some((before, answer)) = protecting.answer
             && before == question
         {
             return answer;
         }
         let policy = Policy { block, ..self.config.fec.policy };
-        let message = Message {
-            class: Class::from_wire(semantics.class),
-            priority: semantics.priority,
-            stage: semantics.stage,
-            tolerance: semantics.tolerance,
-            segments,
-            deadline: 0,
-        };
+        let message = message(semantics, segments);
         let network = Network { loss, burst, round_trip };
         let answer = match begun {
             Some(begun) => Some(adapt(&policy, &message, &network, begun)),
@@ -151,5 +163,17 @@ impl Engine {
         };
         protecting.answer = Some((question, answer));
         answer
+    }
+}
+
+/// What the policy is told of a message.
+fn message(semantics: &Semantics, segments: u32) -> Message {
+    Message {
+        class: Class::from_wire(semantics.class),
+        priority: semantics.priority,
+        stage: semantics.stage,
+        tolerance: semantics.tolerance,
+        segments,
+        deadline: 0,
     }
 }

@@ -8,6 +8,7 @@ use super::send::parity_paths;
 use crate::time::Instant;
 use crate::transport::engine::Engine;
 use crate::wire::shim::{FeedbackHead, Seq};
+use core::num::NonZeroU32;
 
 /// Paths for parity of a session: an eighth of those that it has at the most.
 pub(super) const MOST_PATHS: usize = 4;
@@ -16,16 +17,38 @@ pub(super) const MOST_PATHS: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watched {
     seq: Seq,
-    time: Instant,
+    /// When it was sent: nanoseconds, the lower half, and one if that is zero. Nothing is watched for seconds.
+    time: NonZeroU32,
+}
+
+/// Four of them in 32 bytes.
+const _: () = assert!(size_of::<Option<Watched>>() == 8);
+
+impl Watched {
+    fn new(seq: Seq, time: Instant) -> Watched {
+        Watched { seq, time: NonZeroU32::new(time.as_nanos() as u32).unwrap_or(NonZeroU32::MIN) }
+    }
+
+    /// How long after it something else was, or before if that is negative.
+    fn until(&self, time: Instant) -> i64 {
+        i64::from((time.as_nanos() as u32).wrapping_sub(self.time.get()) as i32)
+    }
 }
 
 impl Engine {
-    /// A feedback is the first to tell of so many packets.
-    pub(in crate::transport) fn observe_losses(&mut self, slot: u32, head: &FeedbackHead, told: u32) {
+    /// A feedback came, the first to tell of so many bytes.
+    #[cold]
+    pub(in crate::transport) fn observe_losses(&mut self, slot: u32, head: &FeedbackHead, bytes: u64) {
         let Some(at) = self.sessions[slot].tx.protecting.checked_sub(1) else { return };
-        let round_trip = self.path(slot, 0).tx.rtt.smoothed();
-        let clock = self.clock;
+        let all = self.packets_told(slot);
+        let told = all.wrapping_sub(core::mem::replace(&mut self.protecting[at].told, all));
+        // First, as those are told of by it that would else be taken for parity.
+        self.note_repaired(slot, head, told);
+        let rtt = &self.path(slot, 0).tx.rtt;
+        let (round_trip, least) = (rtt.smoothed(), rtt.least().unwrap_or_default());
+        let (clock, segment) = (self.clock, self.sessions[slot].segment);
         let p = &mut self.protecting[at];
+        p.pace.observe(clock, bytes, segment, u64::try_from(least.as_nanos()).unwrap_or(u64::MAX));
         // What comes late is taken off again soon: the lower one of two reports counts.
         let now = (head.skipped, head.gaps);
         let last = core::mem::replace(&mut p.last, now);
@@ -51,6 +74,27 @@ impl Engine {
         self.judge_parity(slot, at);
     }
 
+    /// Packets that the peer has told of, on all paths, in all.
+    pub(super) fn packets_told(&self, slot: u32) -> u32 {
+        let told = (0..self.sessions[slot].paths).map(|path| self.path(slot, path).tx.told.0);
+        told.fold(0, u32::wrapping_add)
+    }
+
+    /// Losses that were repaired before anything showed them: congestion control learns of them as of any loss.
+    fn note_repaired(&mut self, slot: u32, head: &FeedbackHead, told: u32) {
+        let tx = &mut self.sessions[slot].tx;
+        let more = head.repaired.wrapping_sub(tx.repaired);
+        tx.repaired = head.repaired;
+        // Those that were known to be lost have been told of. And nobody repairs more than what was sent.
+        let unseen = u32::from(more).saturating_sub(self.returned).min(told);
+        if unseen > 0 {
+            self.counters.unseen += u64::from(unseen);
+            self.losses_told(slot, unseen as i32);
+            let bytes = u64::from(unseen) * u64::from(self.sessions[slot].segment);
+            self.lost_bytes(slot, bytes);
+        }
+    }
+
     /// Losses of a session were found, and congestion control is told: what the peer says of them later is nothing new. With less than nothing,
     /// losses turned out to be none.
     pub(in crate::transport) fn losses_told(&mut self, slot: u32, lost: i32) {
@@ -70,9 +114,9 @@ impl Engine {
 
     /// Parity goes on one of the paths that are for it, the first of which is number 0 here.
     pub(super) fn watch_parity(&mut self, slot: u32, own: u8, seq: Seq) {
-        let (time, Some(at)) = (self.clock, self.sessions[slot].tx.protecting.checked_sub(1)) else { return };
+        let (now, Some(at)) = (self.clock, self.sessions[slot].tx.protecting.checked_sub(1)) else { return };
         if let Some(place) = self.protecting[at].watched.get_mut(usize::from(own)) {
-            place.get_or_insert(Watched { seq, time });
+            place.get_or_insert(Watched::new(seq, now));
         }
     }
 
@@ -84,15 +128,14 @@ impl Engine {
         }
         let (from, count) = parity_paths(paths);
         for own in 0..count {
-            let Some(Some(Watched { seq, time })) =
-                self.protecting[at].watched.get(usize::from(own)).copied()
-            else {
+            let Some(Some(watched)) = self.protecting[at].watched.get(usize::from(own)).copied() else {
                 continue;
             };
             let path = from + own;
-            let told = !self.path(slot, path).tx.told.before(seq);
-            let later = time < self.sessions[slot].tx.newest;
-            let lost = !told && later && time + self.overdue_after(slot, path) <= self.clock;
+            let told = !self.path(slot, path).tx.told.before(watched.seq);
+            let later = watched.until(self.sessions[slot].tx.newest) > 0;
+            let overdue = i64::try_from(self.overdue_after(slot, path).as_nanos()).unwrap_or(i64::MAX);
+            let lost = !told && later && watched.until(self.clock) >= overdue;
             if told || lost {
                 self.protecting[at].watched[usize::from(own)] = None;
             }

@@ -1,10 +1,11 @@
 //! Forward error correction: which messages are protected, their parity, and what it repairs. `docs/protocol.md`, section 9.
 //!
-//! `choose.rs` says how a message is protected. `send.rs` is the sender's half: groups, parity to send, losses that wait for their repair; `losses.rs` what is known of losses. `repair.rs` is the receiver's. Bytes do
+//! `choose.rs` says how a message is protected. `send.rs` is the sender's half: groups, parity to send, losses that wait for their repair; `losses.rs` what is known of losses, `pace.rs` of how fast the way carries. `repair.rs` is the receiver's. Bytes do
 //! not pass through here either: what parity is made of, and what it repairs, is told to the driver ([`Shards`], [`Repair`]).
 
 mod choose;
 mod losses;
+mod pace;
 mod repair;
 mod send;
 

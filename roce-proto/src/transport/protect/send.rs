@@ -2,6 +2,7 @@
 
 use super::choose::Question;
 use super::losses::{MOST_PATHS, Watched};
+use super::pace::Pace;
 use super::{CODEC, Shards};
 use crate::time::Instant;
 use crate::transport::api::{Destination, Transmit};
@@ -22,6 +23,8 @@ use fec::policy::{Losses, Protection};
 pub struct Protecting {
     /// What is lost.
     pub(super) losses: Losses,
+    /// Packets that the peer has told of, on all paths, in all, modulo 2³².
+    pub(super) told: u32,
     /// What the peer's last feedback said of path sequences that were skipped, and of gaps.
     pub(super) last: (u32, u16),
     /// What of that was taken for lost, and what for runs of losses; none before the first feedback.
@@ -31,12 +34,12 @@ pub struct Protecting {
     pub(super) untold: i32,
     /// On each path that is for parity, a shard of which nothing is known yet.
     pub(super) watched: [Option<Watched>; MOST_PATHS],
+    /// How fast its way carries.
+    pub(super) pace: Pace,
     /// When the next round trip of `losses` begins.
     pub(super) next_round: Instant,
     /// Lost segments that parity may bring back, in the order of the verdicts.
     pub awaiting: List,
-    /// The sequence of the first segment of the block that is being sent.
-    block: Seq,
     /// Parity that is being sent.
     run: Option<Run>,
     /// The last answer of the policy, and what it was asked.
@@ -63,16 +66,17 @@ struct Block {
 }
 
 impl Protecting {
-    pub(super) fn new() -> Protecting {
+    pub(super) fn new(told: u32) -> Protecting {
         Protecting {
+            told,
             losses: Losses::default(),
             last: (0, 0),
             counted: None,
             untold: 0,
             watched: [None; MOST_PATHS],
+            pace: Pace::default(),
             next_round: Instant::ZERO,
             awaiting: List::default(),
-            block: Seq(0),
             run: None,
             answer: None,
         }
@@ -80,9 +84,9 @@ impl Protecting {
 }
 
 impl Block {
-    /// The block of a segment of a message of so many.
-    fn of(p: Protection, index: u32, segments: u32, seq: Seq) -> Block {
-        let first = index - index % p.block();
+    /// The block of a segment of a message of so many, of which the first `bare` are in none.
+    fn of(p: Protection, bare: u32, index: u32, segments: u32, seq: Seq) -> Block {
+        let first = index - index.saturating_sub(bare) % p.block();
         let here = (segments - first).min(p.block());
         let groups = here.div_ceil(u32::from(p.data)).min(u32::from(p.depth)).max(1);
         Block { first, seq: seq.back(index - first), segments: here, groups }
@@ -94,15 +98,24 @@ impl Block {
     }
 }
 
+impl Sending {
+    /// Whether the next segment is the first of a block with this protection.
+    const fn begins_block(&self, p: Protection) -> bool {
+        self.sent >= self.bare && (self.sent - self.bare).is_multiple_of(p.block())
+    }
+}
+
 impl Engine {
     /// The next segment of a protected message was given its sequence.
     #[cold]
     pub(in crate::transport) fn open_protected(&mut self, slot: u32, at: u32, seq: Seq) {
-        let mut protection = self.sends[at].protection;
-        if protection.is_some_and(|p| self.sends[at].sent.is_multiple_of(p.block())) {
+        let send = &self.sends[at];
+        let mut protection = send.protection;
+        if send.sent == 0 || protection.is_some_and(|p| send.begins_block(p)) {
             protection = self.renew_protection(slot, at);
         }
         let send = &mut self.sends[at];
+        protection = protection.filter(|_| send.sent >= send.bare);
         send.sent += 1;
         if send.sent == send.segments {
             if send.semantics.sync && protection.is_none() && self.config.mechanisms.copies {
@@ -119,15 +132,9 @@ impl Engine {
     fn note_protected(&mut self, slot: u32, at: u32, p: Protection, seq: Seq) {
         let send = &self.sends[at];
         let Some(protecting) = self.sessions[slot].tx.protecting.checked_sub(1) else { return };
-        let index = send.sent - 1;
-        let protecting = &mut self.protecting[protecting];
-        if index.is_multiple_of(p.block()) {
-            protecting.block = seq;
-        }
-        if send.sent.is_multiple_of(p.block()) || send.sent == send.segments {
-            let block = Block::of(p, index, send.segments, seq);
-            debug_assert_eq!(block.seq, protecting.block, "a block's sequences follow each other");
-            protecting.run = Some(Run { send: at, message: send.number, block, next: 0 });
+        if send.begins_block(p) || send.sent == send.segments {
+            let block = Block::of(p, send.bare, send.sent - 1, send.segments, seq);
+            self.protecting[protecting].run = Some(Run { send: at, message: send.number, block, next: 0 });
         }
         self.counters.protected += 1;
         self.counters.class(send.semantics.class).protected += 1;
@@ -140,7 +147,7 @@ impl Engine {
         s.tx.protecting != 0
             && s.tx.active.head().is_some_and(|at| {
                 let send = &self.sends[at];
-                send.protection.is_some_and(|p| !send.sent.is_multiple_of(p.block()))
+                send.protection.is_some_and(|p| send.sent > send.bare && !send.begins_block(p))
             })
     }
 
@@ -249,7 +256,9 @@ impl Engine {
     /// The path of a segment that was never sent, of a session that protects some. That of a protected one is not for parity, unless no other lets anything
     /// through.
     pub(in crate::transport) fn path_of_new(&mut self, slot: u32, record: u32) -> u8 {
-        if self.sends[self.segments.get(record).message].protection.is_none() {
+        let segment = self.segments.get(record);
+        let send = &self.sends[segment.message];
+        if send.protection.is_none() || segment.index < send.bare {
             return self.next_path(slot, None);
         }
         let paths = self.sessions[slot].paths;
@@ -268,7 +277,9 @@ impl Engine {
     pub(in crate::transport) fn parity_left(&self, slot: u32, record: u32) -> Left {
         let segment = self.segments.get(record);
         let send = &self.sends[segment.message];
-        let (Some(p), false) = (send.protection, segment.again) else { return Left::None };
+        let (Some(p), false) = (send.protection, segment.again || segment.index < send.bare) else {
+            return Left::None;
+        };
         let lost = self.others_lost(slot, record, p, send.segments);
         Left::Parity { spare: u32::from(p.parity).saturating_sub(lost) }
     }
@@ -284,7 +295,9 @@ impl Engine {
 
     /// The records of a segment's group that are open, without its own.
     fn for_others(&self, slot: u32, record: u32, p: Protection, segments: u32, mut each: impl FnMut(u32)) {
-        let block = Block::of(p, self.segments.get(record).index, segments, self.segments.seq(record));
+        let segment = self.segments.get(record);
+        let bare = self.sends[segment.message].bare;
+        let block = Block::of(p, bare, segment.index, segments, self.segments.seq(record));
         let own = block.seq.until(self.segments.seq(record));
         let mut chunk = Segments::first(&self.sessions[slot].tx.chunks);
         while let Some(i) = chunk {
@@ -365,23 +378,34 @@ impl Engine {
     }
 
     /// When a repair is overdue. What was sent right behind the segment has told that it is lost; the last of its block's parity was sent so
-    /// much later, and so much later, at the most, the peer has told what it repaired. The peer may delay its feedback, and the
+    /// much later, or comes so much later as what is in between takes, and so much later, at the most, the peer has told what it repaired. The peer may delay its feedback, and the
     /// parity's path may be longer.
     fn repair_due(&self, slot: u32, record: u32) -> Instant {
         let segment = self.segments.get(record);
         let send = &self.sends[segment.message];
         let tx = &self.sessions[slot].tx;
         let Some(p) = send.protection else { return self.clock };
-        let block = Block::of(p, segment.index, send.segments, self.segments.seq(record));
+        let block = Block::of(p, send.bare, segment.index, send.segments, self.segments.seq(record));
         let last = block.seq.add(block.segments - 1);
         // A block that is still being sent moves on with each segment, and not while windows or tables stop it: they may wait for this one.
         let sent = if last.before(tx.next) { self.sent_at(slot, last) } else { tx.last };
+        // Sent at once they may have waited for each other on the way. While nobody knows how long, a quarter of a round trip; a block is less than some of them.
+        let round_trip = self.measured(slot).smoothed().unwrap_or_default();
+        let between = self.segments.seq(record).until(last) + block.groups * u32::from(p.parity);
+        let bytes = u64::from(between) * (u64::from(self.sessions[slot].segment) + Data::LEN as u64);
+        let takes = self.pace_of(slot).and_then(|pace| pace.takes(bytes)).map(Duration::from_nanos);
+        let takes = takes.unwrap_or(round_trip / 4).min(4 * round_trip);
         let round_trips =
             || (0..self.sessions[slot].paths).filter_map(|p| self.path(slot, p).tx.rtt.smoothed());
         let skew = round_trips().max().unwrap_or_default() - round_trips().min().unwrap_or_default();
         let peer = self.feedback_delay(slot) + Duration::from_nanos(u64::from(tx.peer_delay));
         let lag = Duration::from_nanos(u64::from(segment.lag));
-        sent.max(segment.time) + lag + peer + skew + self.config.times.poll_gap
+        sent.max(segment.time + takes + takes / 4) + lag + peer + skew + self.config.times.poll_gap
+    }
+
+    fn pace_of(&self, slot: u32) -> Option<&Pace> {
+        let at = self.sessions[slot].tx.protecting.checked_sub(1)?;
+        Some(&self.protecting[at].pace)
     }
 
     /// When a sequence was sent that is not before the first that is open.
@@ -444,20 +468,23 @@ mod tests {
         let p = Protection { data: 4, parity: 2, depth: 3 };
         let first = Seq(u32::MAX - 5);
         // A block of twelve, and a rest of five: two groups, of three and two.
-        let block = Block::of(p, 7, 17, first.add(7));
+        let block = Block::of(p, 0, 7, 17, first.add(7));
         assert_eq!((block.first, block.seq, block.segments, block.groups), (0, first, 12, 3));
         assert_eq!([0, 1, 2].map(|g| block.count(g)), [4, 4, 4]);
-        let rest = Block::of(p, 16, 17, first.add(16));
+        let rest = Block::of(p, 0, 16, 17, first.add(16));
         assert_eq!((rest.first, rest.seq, rest.segments, rest.groups), (12, first.add(12), 5, 2));
         assert_eq!([0, 1].map(|g| rest.count(g)), [3, 2]);
-        let one = Block::of(p, 0, 1, first);
+        let one = Block::of(p, 0, 0, 1, first);
         assert_eq!((one.segments, one.groups, one.count(0)), (1, 1, 1));
+        // The first five of seventeen have no parity.
+        let behind = Block::of(p, 5, 16, 17, first.add(16));
+        assert_eq!((behind.first, behind.seq, behind.segments), (5, first.add(5), 12));
     }
 
     /// What `docs/protocol.md`, section 11, says of the records' sizes.
     #[test]
     fn records_keep_within_their_bounds() {
-        assert!(size_of::<Protecting>() <= 320, "{}", size_of::<Protecting>());
+        assert!(size_of::<Protecting>() <= 256, "{}", size_of::<Protecting>());
         assert!(size_of::<super::super::Group>() <= 48, "{}", size_of::<super::super::Group>());
     }
 

@@ -29,7 +29,7 @@ pub const CELLS: [(bool, u8); 6] = [(false, 1), (true, 1), (true, 2), (true, 8),
 pub struct Residual {
     /// Groups that were sent.
     pub groups: usize,
-    /// Groups of which something was sent again.
+    /// Groups of which something was lost, and sent again.
     pub failed: usize,
     /// The share of groups that lose more than their parity, as computed.
     pub computed: f64,
@@ -99,8 +99,8 @@ fn stream(depth: u8, loss: Loss, messages: usize, seed: u64) -> (Vec<bool>, Resu
     let link = testbed_impair::Config { loss, ..back.clone() };
     let config = Config {
         segment: SEGMENT,
-        // Some blocks may be in flight: none is cut for want of a window.
-        congestion: Algorithm::Fixed(1 << 20),
+        // Two blocks may be in flight: none is cut for want of a window, and no hole stops the sequences behind it.
+        congestion: Algorithm::Fixed(256 << 10),
         fec: Fec {
             protect: Protect::Everything(protection),
             policy: Policy { block: protection.block(), ..base.fec.policy },
