@@ -227,4 +227,8 @@ fn copies_wait_for_the_round_of_a_slow_peer() {
     pair.round(|bytes| Data::parse(bytes).is_err());
     pair.round(|_| true);
     assert_eq!(pair.counters().copies, 3);
+    // Where nothing comes through, copies end: what is left is for time-outs, which leave no room for the fourth here.
+    pair.send_tagged(1, sync);
+    (0..20).for_each(|_| pair.round(|_| false));
+    assert_eq!(pair.counters().copies, 6);
 }
