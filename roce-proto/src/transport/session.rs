@@ -108,8 +108,6 @@ pub struct Tx {
     pub burst: u8,
     /// The path used last.
     pub path: u8,
-    /// Segments from one that asks for feedback to the next, if the window is too small to wait for the peer's count; or 0.
-    pub ask_every: u8,
     /// Expiries since the last progress: the first probes.
     pub expiries: u8,
     /// Receives were announced since those of messages that wait for the grant were looked for.
@@ -164,6 +162,8 @@ pub struct Tx {
     pub doublings: u8,
     /// How often the peer was asked since it last told.
     pub asks: u8,
+    /// Segments from one that asks for feedback to the next, if the window is too small to wait for the peer's count; or 0.
+    pub ask_every: u8,
     /// How copies go.
     pub course: Course,
 }
