@@ -1,6 +1,7 @@
 //! Arguments of virtual devices whose drivers drop them all, without a word, where one is unknown.
 
 use crate::error::Error;
+use roce_proto::wire::ethernet::MacAddr;
 
 /// Drivers, and the keys that DPDK documents for each.
 const KNOWN: [(&str, &[&str]); 4] = [
@@ -35,6 +36,9 @@ pub fn check(device: &str) -> Result<(), Error> {
     let driver = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let Some((_, known)) = KNOWN.iter().find(|(known, _)| *known == driver) else { return Ok(()) };
     let keys = args.split(',').filter(|arg| !arg.is_empty()).map(|arg| arg.split('=').next().unwrap_or(arg));
+    if driver == "net_memif" {
+        check_values(args)?;
+    }
     match keys.into_iter().find(|key| !known.contains(key)) {
         Some(key) => Err(Error::usage(format_args!(
             "{driver} has no argument `{key}`, and would drop the others with it"
@@ -42,6 +46,20 @@ pub fn check(device: &str) -> Result<(), Error> {
         .hint(format_args!("it has {}", known.join(", ")))),
         None => Ok(()),
     }
+}
+
+/// Refuses values that net_memif takes for others.
+fn check_values(args: &str) -> Result<(), Error> {
+    for (key, value) in args.split(',').filter_map(|arg| arg.split_once('=')) {
+        let wanted = match key {
+            "id" if value.parse::<u32>().is_err() => "a number from 0 to 4294967295",
+            "mac" if value.parse::<MacAddr>().is_err() => "a MAC address: 02:00:00:00:00:01",
+            _ => continue,
+        };
+        return Err(Error::usage(format_args!("net_memif cannot have {key}={value}"))
+            .hint(format_args!("{key} is {wanted}")));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -65,6 +83,9 @@ mod tests {
             ("net_memif0,role=client,sokket=x", "net_memif has no argument `sokket`"),
             ("net_af_packet0,iface=eth1,queues=2", "net_af_packet has no argument `queues`"),
             ("net_null0,siz", "net_null has no argument `siz`"),
+            ("net_memif0,id=-1", "net_memif cannot have id=-1"),
+            ("net_memif0,role=client,id=4294967296", "cannot have id=4294967296"),
+            ("net_memif0,mac=zz,id=0", "cannot have mac=zz"),
             ("net_ring,role=x", "net_ring has no argument `role`"),
         ] {
             let error = check(bad).unwrap_err();

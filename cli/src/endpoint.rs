@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::host::{Host, net, numa};
 use crate::kernel::KernelTable;
 use crate::observe::{Observation, Prepared, telemetry};
+use crate::report::same_file;
 use crate::signal::Stop;
 use dataplane::buffer::Buffer;
 use dataplane::capture::Capture;
@@ -163,6 +164,9 @@ impl Endpoint {
         // Before anything is started: a file that cannot be written, or an address that is taken, should not cost a wait for the
         // other side.
         let prepared = Prepared::new(&args.observe)?;
+        if let Some(path) = &args.pcap {
+            check_capture(path, &plan.vdevs)?;
+        }
         let capture = match &args.pcap {
             Some(path) => Some(CaptureFile::create(path)?),
             None => None,
@@ -333,6 +337,23 @@ pub fn look(args: &EndpointArgs, role: Role, verbosity: u8) -> Result<(Eal, Stri
     let _opening = Opening::begin();
     let eal = start(&plan, args, verbosity)?;
     Ok((eal, plan.selector))
+}
+
+/// Refuses to write frames to a file that a port reads or writes itself.
+fn check_capture(path: &Path, devices: &[String]) -> Result<(), Error> {
+    let files = devices.iter().flat_map(|device| device.split(',')).filter_map(|arg| {
+        let (key, file) = arg.split_once('=')?;
+        ["rx_pcap", "tx_pcap"].contains(&key).then(|| Path::new(file))
+    });
+    match files.into_iter().find(|file| *file == path || same_file(file, path)) {
+        None => Ok(()),
+        Some(file) => Err(Error::usage(format_args!(
+            "--pcap={} would overwrite {}, which the port has",
+            path.display(),
+            file.display()
+        ))
+        .hint("name another file for the capture")),
+    }
 }
 
 /// Refuses one neighbour with two MAC addresses: which is meant?
@@ -548,6 +569,21 @@ mod tests {
         assert!(check_cores(&allowed).is_ok() && check_cores(&[]).is_ok());
         let error = check_cores(&[allowed[0], 100_000]).unwrap_err().to_string();
         assert!(error.contains("100000") && error.contains(&format!("{allowed:?}")), "{error}");
+    }
+
+    #[test]
+    fn what_a_port_reads_is_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let there = folder.path().join("a.pcap");
+        std::fs::write(&there, "frames").unwrap();
+        let device = format!("net_pcap0,rx_pcap={},tx_pcap=b.pcap", there.display());
+        let devices = ["net_null0".to_owned(), device];
+        let again = folder.path().join(".").join("a.pcap");
+        for path in [there.clone(), again, "b.pcap".into()] {
+            let error = check_capture(&path, &devices).unwrap_err().to_string();
+            assert!(error.contains("would overwrite"), "{error}");
+        }
+        assert!(check_capture(&folder.path().join("c.pcap"), &devices).is_ok());
     }
 
     #[test]

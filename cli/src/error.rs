@@ -65,7 +65,8 @@ impl Error {
                 hint: None,
             },
             // Not 1: that says that what was looked at is wrong.
-            _ => Error::usage(format_args!("cannot write the output: {error}")),
+            _ => Error::usage(format_args!("cannot write the output: {error}"))
+                .hint("make room there, or let it go elsewhere"),
         }
     }
 

@@ -8,6 +8,8 @@
 mod reliable;
 #[path = "common/stats.rs"]
 mod stats;
+#[path = "hostile/strangers.rs"]
+mod strangers;
 #[path = "hostile/verbs.rs"]
 mod verbs;
 

@@ -228,7 +228,7 @@ pub fn run(args: &BwArgs, verbosity: u8) -> Result<Exit, Error> {
         return steps::run(args, workload, verbosity, &stop);
     }
     let json_target = args.common.output.json();
-    json_target.check()?;
+    json_target.check_beside(args.common.endpoint.pcap.as_ref())?;
     if let Some(host) = &args.common.host {
         // What no port could do is refused before one is opened.
         other_side(host, &args.common.endpoint)?;

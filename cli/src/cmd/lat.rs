@@ -109,7 +109,7 @@ pub fn lat_spec(
 pub fn run(args: &LatArgs, verbosity: u8) -> Result<Exit, Error> {
     let stop = signal::install()?;
     let json_target = args.common.output.json();
-    json_target.check()?;
+    json_target.check_beside(args.common.endpoint.pcap.as_ref())?;
     args.common.service.check()?;
     if let Some(host) = &args.common.host {
         // What no port could do is refused before one is opened.

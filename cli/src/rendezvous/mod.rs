@@ -51,6 +51,8 @@ pub struct Control {
     qpn: Qpn,
     mtu: usize,
     routes: HashMap<IpAddr, Route>,
+    /// Whose way is never given up for another's.
+    held: Option<IpAddr>,
     assembler: Assembler<Peer>,
     number: u32,
     queued: VecDeque<(Peer, Buf)>,
@@ -90,6 +92,7 @@ impl Control {
             qpn,
             mtu,
             routes: HashMap::new(),
+            held: None,
             assembler: Assembler::new(),
             number: 0,
             queued: VecDeque::new(),
@@ -105,11 +108,19 @@ impl Control {
         self.qpn
     }
 
+    /// The address handle for the other side of a test, resolved or not. It stays, whoever else asks for anything.
+    pub fn hold<D: Drive>(&mut self, drive: &mut D, ip: IpAddr) -> Result<(AhKey, bool), Error> {
+        self.held = Some(ip);
+        self.route(drive, ip)
+    }
+
     /// The address handle for `ip`, resolved or not.
     pub fn route<D: Drive>(&mut self, drive: &mut D, ip: IpAddr) -> Result<(AhKey, bool), Error> {
         if !self.routes.contains_key(&ip) {
             if self.routes.len() >= MAX_PEERS {
-                let gone: Vec<AhKey> = self.routes.drain().map(|(_, route)| route.ah).collect();
+                let held = self.held;
+                let others = self.routes.extract_if(|ip, _| Some(*ip) != held);
+                let gone: Vec<AhKey> = others.map(|(_, route)| route.ah).collect();
                 let forget = drive.with_worker(move |w| {
                     for ah in gone {
                         w.destroy_ah(ah);
@@ -155,9 +166,13 @@ impl Control {
                 break;
             }
         }
+        self.look_for_neighbours(drive)?;
         for _ in 0..self.queued.len() {
             let Some((peer, piece)) = self.queued.pop_front() else { break };
-            let (ah, ready) = self.route(drive, peer.ip)?;
+            let (ah, ready) = match self.routes.get(&peer.ip) {
+                Some(route) => (route.ah, route.ready),
+                None => self.route(drive, peer.ip)?,
+            };
             let wr = SendWr {
                 wr_id: 0,
                 ah,
@@ -176,6 +191,36 @@ impl Control {
                 Ok(_) => {}
                 Err((e, piece)) if e.is_back_pressure() => self.queued.push_back((peer, piece)),
                 Err((e, _)) => return Err(Error::failed(e)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks once, whoever is waited for, which neighbours have answered; what was to be said to one that does not answer is given up:
+    /// anybody can ask in the name of anybody, and who is there asks again.
+    fn look_for_neighbours<D: Drive>(&mut self, drive: &mut D) -> Result<(), Error> {
+        if self.queued.is_empty() {
+            return Ok(());
+        }
+        let waiting = self.routes.iter().filter(|(_, route)| !route.ready);
+        let waiting: Vec<(IpAddr, AhKey)> = waiting.map(|(ip, route)| (*ip, route.ah)).collect();
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let states = drive
+            .with_worker(move |w| {
+                waiting.into_iter().map(|(ip, ah)| (ip, w.ah_state(ah))).collect::<Vec<_>>()
+            })
+            .map_err(Error::failed)?;
+        for (ip, state) in states {
+            match state {
+                Some(AhState::Ready) => {
+                    if let Some(route) = self.routes.get_mut(&ip) {
+                        route.ready = true;
+                    }
+                }
+                Some(AhState::Failed { .. }) => self.queued.retain(|(peer, _)| peer.ip != ip),
+                _ => {}
             }
         }
         Ok(())

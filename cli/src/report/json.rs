@@ -38,11 +38,29 @@ impl JsonTarget {
     /// A folder that no file can be made in.
     pub fn check(&self) -> Result<(), Error> {
         match self {
+            JsonTarget::File(path) if path.is_dir() => {
+                Err(Error::usage(format_args!("cannot write {}: it is a folder", path.display()))
+                    .hint("name a file in it"))
+            }
             // A pipe's reader would take a look for the end.
             JsonTarget::File(path) if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) => Ok(()),
             // Made and thrown away: the file itself is only replaced by a whole report.
             target => Sink::open(target).map(drop),
         }
+    }
+
+    /// The same, beside a capture that goes to another file.
+    ///
+    /// # Errors
+    /// As [`JsonTarget::check`], and one file for both.
+    pub fn check_beside(&self, capture: Option<&PathBuf>) -> Result<(), Error> {
+        if let (JsonTarget::File(json), Some(capture)) = (self, capture)
+            && (json == capture || super::same_file(json, capture))
+        {
+            return Err(Error::usage(format_args!("--json and --pcap both name {}", json.display()))
+                .hint("name two files"));
+        }
+        self.check()
     }
 
     /// Writes a text there that is no JSON, and a line end behind it. A file appears whole, or is as it was.

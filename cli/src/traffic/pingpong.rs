@@ -55,10 +55,8 @@ impl Pinger {
         control: &mut Control,
         counts: bool,
     ) -> Result<(), Error> {
-        let sequence = self.sent.to_be_bytes();
-        if let Some(head) = self.message.first_chunk_mut() {
-            *head = sequence;
-        }
+        let mark = Mark::of(self.sent, self.message.len());
+        self.message.iter_mut().zip(mark.bytes()).for_each(|(byte, of)| *byte = *of);
         let started = drive.now();
         let message = std::mem::take(&mut self.message);
         let mut message = post(drive, flow, self.ah, self.peer, message)?;
@@ -67,8 +65,8 @@ impl Pinger {
             let (mut received, mut ours) = (0, false);
             let turn = turn(drive, control, |payload| {
                 received += 1;
-                // A late answer to an earlier message is not this one's; below 8 bytes nothing tells them apart.
-                ours |= payload.first_chunk::<8>().is_none_or(|s| *s == sequence);
+                // A late answer to an earlier message is not this one's.
+                ours |= payload.starts_with(mark.bytes());
             })?;
             message = message.or(turn.returned);
             if received > 0 {
@@ -89,6 +87,24 @@ impl Pinger {
                 return Ok(());
             }
         }
+    }
+}
+
+/// What tells a message from those before it: its number, as much of it as the message has room for. Only empty messages are all alike.
+struct Mark {
+    bytes: [u8; 8],
+    len: usize,
+}
+
+impl Mark {
+    /// That of a message of `size` bytes.
+    fn of(number: u64, size: usize) -> Mark {
+        // The low bytes first: of a short message they are all there is.
+        Mark { bytes: number.to_le_bytes(), len: size.min(8) }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
     }
 }
 
@@ -277,5 +293,21 @@ mod tests {
         }
         assert!(!is_warm(&counted, 199, ms(100_000)), "no time was given");
         assert!(is_warm(&counted, 200, ms(0)));
+    }
+
+    #[test]
+    fn answers_to_earlier_messages_are_told_apart_however_short() {
+        for size in [1, 2, 3, 7, 8, 64] {
+            let message = |number| {
+                let mut message = vec![0xee; size];
+                message.iter_mut().zip(Mark::of(number, size).bytes()).for_each(|(byte, of)| *byte = *of);
+                message
+            };
+            for number in [1, 255, 256, 300, 65_536] {
+                assert!(message(number).starts_with(Mark::of(number, size).bytes()));
+                assert!(!message(number - 1).starts_with(Mark::of(number, size).bytes()), "{size}: {number}");
+            }
+        }
+        assert!(Mark::of(7, 0).bytes().is_empty());
     }
 }

@@ -234,6 +234,13 @@ fn bad_arguments_are_told() {
         (&["bw", "192.0.2.1", "-D", "1us"], "at least a millisecond"),
         (&["bw", "192.0.2.1", "-D", "4294967296"], "more than a hundred years"),
         (&["bw", "192.0.2.1", "-t", "0x100000000"], "--tx-depth"),
+        (&["bw", "192.0.2.1", "--json=/"], "it is a folder"),
+        (&["ud", "recv", "--json=/dev"], "it is a folder"),
+        (&["lat", "192.0.2.1", "--json=/tmp/both.x", "--pcap", "/tmp/both.x"], "--json and --pcap both name"),
+        (
+            &["ud", "send", "192.0.2.1", "--qpn", "2", "--json=x", "--pcap", "x"],
+            "--json and --pcap both name",
+        ),
         // The client's own address; the server's is 192.0.2.1.
         (&["bw", "192.0.2.2"], "192.0.2.2 is this side's own address"),
         (&["lat", "10.0.0.2", "--port", "net_null0", "--ip", "10.0.0.2/24"], "10.0.0.2 is this side's own"),

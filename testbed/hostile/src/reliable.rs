@@ -114,6 +114,11 @@ fn bundle(rng: &mut Rng, session: u64) -> Vec<u8> {
 }
 
 /// A sound packet from a source; control has a type.
+/// A message to the target's queue pair with this content, from this address and queue pair.
+pub fn message(rng: &mut Rng, to: &Target, source: (Ipv4Addr, u32), payload: &[u8]) -> Vec<u8> {
+    packet(rng, to, source, None, payload)
+}
+
 fn packet(
     rng: &mut Rng,
     to: &Target,

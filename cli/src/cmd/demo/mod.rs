@@ -200,7 +200,7 @@ pub fn run(args: &DemoArgs, verbosity: u8) -> Result<Exit, Error> {
     let args = &args.filled();
     let stop = signal::install()?;
     let json_target = args.output.json();
-    json_target.check()?;
+    json_target.check_beside(args.pcap.as_ref())?;
     let specs = args.specs()?;
     let cores = Cores::choose(args.cores.as_ref(), args.worker)?;
     let socket = format!("spraywire-demo-{}-{:x}", std::process::id(), seed() & 0xffff);

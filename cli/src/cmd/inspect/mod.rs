@@ -10,7 +10,7 @@ use crate::args::OutputArgs;
 use crate::capture::{CaptureError, Reader, Record};
 use crate::error::{Error, Exit};
 use crate::report::json::{JsonTarget, Stream};
-use crate::report::{Out, hexdump::Hexdump};
+use crate::report::{Out, hexdump::Hexdump, same_file};
 use crate::signal;
 use clap::Args;
 use judge::{Judge, Seen};
@@ -80,14 +80,6 @@ struct FileResult {
     packets: u64,
     /// Why it was not read to its end.
     error: Option<String>,
-}
-
-/// Whether two names are of one file that is there.
-fn same_file(a: &Path, b: &Path) -> bool {
-    match (a.canonicalize(), b.canonicalize()) {
-        (Ok(a), Ok(b)) => a == b,
-        _ => false,
-    }
 }
 
 /// Runs `inspect`. With `verbose` above zero lines have more, and packets other than RoCEv2 get lines too.

@@ -112,6 +112,7 @@ impl RecvArgs {
 /// Runs the command.
 pub fn run(args: &RecvArgs, verbosity: u8) -> Result<Exit, Error> {
     let stop = signal::install()?;
+    args.output.json().check_beside(args.endpoint.pcap.as_ref())?;
     let config =
         OpenConfig { ib_mtu: args.ib_mtu, measures: false, ..OpenConfig::new(Role::Server, verbosity) };
     with_worker(&args.endpoint, &config, &stop, |worker| {

@@ -178,6 +178,7 @@ impl SendArgs {
 /// Runs the command.
 pub fn run(args: &SendArgs, verbosity: u8) -> Result<Exit, Error> {
     let stop = signal::install()?;
+    args.output.json().check_beside(args.endpoint.pcap.as_ref())?;
     // Before anything is opened: what no IB MTU holds, or not the one asked for.
     if args.count == 0 {
         return Err(Error::usage("there is nothing to send: -n 1 or more"));

@@ -51,7 +51,7 @@ impl<D: Drive> Client<D> {
             self.bench.meet(Some(&mut flow))?;
         }
         self.bench.meet(Some(&mut flow))?;
-        let (ah, _) = self.bench.control.route(&mut self.bench.drive, self.peer.ip)?;
+        let (ah, _) = self.bench.control.hold(&mut self.bench.drive, self.peer.ip)?;
         let now = self.bench.drive.now();
         self.bench.last_heard = now;
         self.bench.last_look = now;

@@ -63,7 +63,7 @@ impl<D: Drive> Bench<D> {
                 match message {
                     Message::Hello { v, id, test, qpn, mtu, workers, spec } => {
                         if last.is_some() && current.is_none() {
-                            self.refuse(peer, id, "another client is being served: try again later")?;
+                            self.refuse(peer, id, "another client is being served: try again later");
                             continue;
                         }
                         if current.is_some_and(|(s, _)| test <= s.test) {
@@ -100,8 +100,12 @@ impl<D: Drive> Bench<D> {
         }
     }
 
-    fn refuse(&mut self, peer: Peer, id: u64, why: &str) -> Result<(), Error> {
-        self.control.send(&mut self.drive, peer, &Message::Refuse { id, why: why.to_owned() })
+    /// Says no. Anybody can ask in the name of anybody, whom there may be no way to: that ends no server.
+    fn refuse(&mut self, peer: Peer, id: u64, why: &str) {
+        if let Err(e) = self.control.send(&mut self.drive, peer, &Message::Refuse { id, why: why.to_owned() })
+        {
+            tracing::debug!("{} was not refused: {e}", peer.ip);
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of a Hello")]
@@ -130,12 +134,12 @@ impl<D: Drive> Bench<D> {
         let client_base = match (checked, client_base) {
             (Ok(()), Some(base)) => base,
             (Ok(()), None) => {
-                self.refuse(peer, id, "the client's queue pair numbers are out of range")?;
+                self.refuse(peer, id, "the client's queue pair numbers are out of range");
                 return Ok(None);
             }
             (Err(why), _) => {
                 tracing::warn!("refused a test of {}: {why}", peer.ip);
-                self.refuse(peer, id, &why)?;
+                self.refuse(peer, id, &why);
                 return Ok(None);
             }
         };
@@ -155,16 +159,21 @@ impl<D: Drive> Bench<D> {
         let qps = self.qps.clone().ok_or_else(|| Error::failed("no queue pairs"))?;
         let mut flow = Flow::open(&mut self.drive, qps, &s.spec)?;
         server.began(s.peer.ip, &s.spec);
-        let ah = match self.reach(s.peer.ip)? {
-            Some(ah) => ah,
-            None if first => {
+        let ah = match self.reach(s.peer.ip) {
+            Ok(Some(ah)) => ah,
+            Err(e) if first => {
+                tracing::warn!("{} asked for a test, but there is no way to it: {}", s.peer.ip, e.message());
+                return Ok(None);
+            }
+            Err(e) => return Err(e),
+            Ok(None) if first => {
                 tracing::warn!(
                     "{} asked for a test, but does not answer when asked for its MAC address",
                     s.peer.ip
                 );
                 return Ok(None);
             }
-            None => {
+            Ok(None) => {
                 return Err(Error::failed(format_args!(
                     "{} reached us, but does not answer when asked for its MAC address",
                     s.peer.ip
@@ -251,7 +260,7 @@ impl<D: Drive> Bench<D> {
     fn reach(&mut self, ip: IpAddr) -> Result<Option<AhKey>, Error> {
         let started = self.drive.now();
         loop {
-            let (ah, ready) = self.control.route(&mut self.drive, ip)?;
+            let (ah, ready) = self.control.hold(&mut self.drive, ip)?;
             if ready {
                 return Ok(Some(ah));
             }
@@ -275,7 +284,7 @@ impl<D: Drive> Bench<D> {
         while let Some((peer, message)) = self.control.next_message() {
             if peer != s.peer || message.session() != s.id {
                 if let Message::Hello { id, .. } = message {
-                    self.refuse(peer, id, "another client is being served: try again later")?;
+                    self.refuse(peer, id, "another client is being served: try again later");
                 }
                 continue;
             }
