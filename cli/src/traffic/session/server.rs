@@ -159,27 +159,7 @@ impl<D: Drive> Bench<D> {
         let qps = self.qps.clone().ok_or_else(|| Error::failed("no queue pairs"))?;
         let mut flow = Flow::open(&mut self.drive, qps, &s.spec)?;
         server.began(s.peer.ip, &s.spec);
-        let ah = match self.reach(s.peer.ip) {
-            Ok(Some(ah)) => ah,
-            Err(e) if first => {
-                tracing::warn!("{} asked for a test, but there is no way to it: {}", s.peer.ip, e.message());
-                return Ok(None);
-            }
-            Err(e) => return Err(e),
-            Ok(None) if first => {
-                tracing::warn!(
-                    "{} asked for a test, but does not answer when asked for its MAC address",
-                    s.peer.ip
-                );
-                return Ok(None);
-            }
-            Ok(None) => {
-                return Err(Error::failed(format_args!(
-                    "{} reached us, but does not answer when asked for its MAC address",
-                    s.peer.ip
-                )));
-            }
-        };
+        let Some(ah) = self.way_to(s.peer.ip, first)? else { return Ok(None) };
         let before = self.counters()?;
         let lost = self.port.lost();
         let started = self.drive.now();
@@ -254,6 +234,27 @@ impl<D: Drive> Bench<D> {
             reliable: None,
         })?;
         failure.map_or(Ok(Some(report)), Err)
+    }
+
+    /// The way to a client. None if there is none, or nobody answers there, and it is a client's `first` test, which anybody can ask for in anybody's
+    /// name.
+    fn way_to(&mut self, ip: IpAddr, first: bool) -> Result<Option<AhKey>, Error> {
+        match self.reach(ip) {
+            Ok(Some(ah)) => return Ok(Some(ah)),
+            Err(e) if first => {
+                tracing::warn!("{ip} asked for a test, but there is no way to it: {}", e.message());
+            }
+            Ok(None) if first => {
+                tracing::warn!("{ip} asked for a test, but does not answer when asked for its MAC address");
+            }
+            Err(e) => return Err(e),
+            Ok(None) => {
+                return Err(Error::failed(format_args!(
+                    "{ip} reached us, but does not answer when asked for its MAC address"
+                )));
+            }
+        }
+        Ok(None)
     }
 
     /// The address handle for the client; its neighbour entry may have to be asked for first. None if nobody answers.
