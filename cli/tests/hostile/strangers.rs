@@ -71,7 +71,8 @@ fn nobody_ends_a_test_of_others_or_a_server_that_waits() {
         } else {
             let way = &result["client_to_server"];
             let [sent, received] = ["sent", "received"].map(|of| way[of].as_u64().unwrap());
-            assert!(sent > 10_000 && received * 10 > sent * 9, "{test}: {way:#}");
+            // Who is that busy with strangers does not always post receives in time.
+            assert!(sent > 10_000 && received * 2 > sent, "{test}: {way:#}");
         }
     }
 }

@@ -11,6 +11,12 @@ use crate::wire::shim::Rails;
 use core::net::IpAddr;
 
 impl Engine {
+    /// Whether a session's peer, or this side, has several ports.
+    pub(in crate::transport) fn has_rails(&self, slot: u32) -> bool {
+        self.rails.get(slot as usize).is_some_and(|rails| !rails.is_empty())
+            || self.config.rails.iter().any(|rails| !rails.is_empty())
+    }
+
     /// The further ports that a session has on this side. Only the first queue pair has some.
     pub(in crate::transport) fn own_rails(&self, slot: u32) -> Rails {
         let peer = &self.sessions[slot].peer;

@@ -79,6 +79,8 @@ impl Engine {
         let newest = if status { clock } else { self.sessions[slot].tx.newest };
         let cause = if status { Cause::Deadline } else { Cause::Time };
         let coarse = !status && self.sessions[slot].paths > 1 && self.apart > self.config.times.gap_age;
+        // Ports are looked into one after the other: what came by one may be told of a whole burst after what came by another.
+        let coarse = coarse && !self.has_rails(slot);
         let (mut bytes, mut doubtful) = (0, Instant::MAX);
         for path in 0..self.sessions[slot].paths {
             let Some(mut oldest) = self.path(slot, path).tx.in_flight.head() else { continue };
