@@ -145,7 +145,11 @@ impl Control {
     }
 
     /// Queues a message; it leaves with this or a later [`Control::pump`].
+    ///
+    /// # Errors
+    /// A peer that there is no way to: then nothing is queued.
     pub fn send<D: Drive>(&mut self, drive: &mut D, to: Peer, message: &Message) -> Result<(), Error> {
+        self.route(drive, to.ip)?;
         self.number = self.number.wrapping_add(1);
         let pieces = fragment::split(message, self.number, self.mtu)
             .ok_or_else(|| Error::failed("a control message is too long for the MTU"))?;

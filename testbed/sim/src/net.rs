@@ -144,11 +144,19 @@ impl Net {
         self.on_rails += u64::from(packet.ports != (0, 0));
         if self.is_dark(packet.from, packet.ports.0) {
             self.unsent += 1;
-            self.figures.lost(now, &packet.bytes);
-            self.dropped.iter_mut().for_each(|all| all.push(packet.clone()));
+            self.note_lost(now, packet);
             return Fate::Dark;
         }
         self.enter(now, packet)
+    }
+
+    /// A packet is lost, wherever.
+    fn note_lost(&mut self, now: Instant, packet: Packet) {
+        self.figures.lost(now, &packet.bytes);
+        self.groups.lost(&packet.bytes);
+        if let Some(all) = &mut self.dropped {
+            all.push(packet);
+        }
     }
 
     /// A port of a host is dark from now on, once more or once less.
@@ -175,11 +183,7 @@ impl Net {
         let link = &mut self.links[at];
         let offer = Offer { bytes: packet.bytes.len() + OVERHEAD, ecn_capable: true };
         if let Some(lost) = link.offer(now, offer, packet, |p| Some(p.clone())) {
-            self.figures.lost(now, &lost.bytes);
-            self.groups.lost(&lost.bytes);
-            if let Some(all) = &mut self.dropped {
-                all.push(lost);
-            }
+            self.note_lost(now, lost);
             return Fate::Lost(at);
         }
         self.touched.push(at);

@@ -35,12 +35,10 @@ fn the_beginning_of_a_long_message_has_no_parity_and_is_not_late() {
     };
     // A message of 4 MiB takes 35 ms on the wire and 25 ms there and back.
     let (cost, _, p99, _) = load((4 << 20, 80), bursts);
-    println!("{cost} {p99:?}");
     assert!(cost < 0.1 && p99.as_millis() < 64, "{cost} {p99:?}");
     // With 16 MiB for 25 ms of 1 Gb/s, a fifth has some.
     let alone = Loss::Random(LOSS);
     let ((short, ..), (long, p50, _, again)) = (load((1 << 20, 12), alone), load((16 << 20, 12), alone));
-    println!("{short} {long} {p50:?}, {again} sent again");
     assert!(long < short / 2.0 && again > 10, "{long} of {short}, {again} sent again");
     // 16 MiB take 138 ms on the wire, and their parity some.
     assert!((160..172).contains(&p50.as_millis()), "{p50:?}");

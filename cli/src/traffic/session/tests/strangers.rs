@@ -128,3 +128,25 @@ fn a_hello_and_nothing_more_ends_no_server() {
     outcome.unwrap();
     assert_eq!(seen.len(), 1, "of what nobody sent, nothing is told");
 }
+
+/// Has something long to say to an address that there is no way to; whether what is left of that disturbs what comes after it.
+struct NoWay;
+
+impl Act for NoWay {
+    type Out = (bool, Result<(), Error>);
+
+    fn act<D: Drive>(self, mut bench: Bench<D>) -> Self::Out {
+        let nobody = Peer { ip: "224.0.0.1".parse().unwrap(), qpn: Qpn::new(CONTROL_QPN).unwrap() };
+        let long = Message::Refuse { id: 1, why: "x".repeat(10_000) };
+        let refused = bench.control.send(&mut bench.drive, nobody, &long).is_err();
+        (refused, (0..3).try_for_each(|_| bench.control.pump(&mut bench.drive)))
+    }
+}
+
+#[test]
+fn what_cannot_be_said_to_somebody_is_nobody_elses_matter() {
+    let (_server, client) = Pair::new(Form::Inline).start(NoWay, NoWay);
+    let (refused, later) = client.out();
+    assert!(refused);
+    later.unwrap();
+}
