@@ -104,6 +104,11 @@ fn scale<'a>(setup: &'a Setup, stop: &'a Stop, size: usize) -> Contest<'a> {
     let one = Transfer { rx_depth: receives, memory: receives * size, ..Transfer::new(setup, size) };
     let many = Transfer { peers: MANY, rx_depth: each, ..one.clone() };
     let packets = apart(one.clone());
+    // Both packets of a message, its feedback as long as it: of small ones only, a bound.
+    let answered =
+        (size == 64).then(|| Transfer { both_ways: true, raw: true, ..Transfer::new(setup, size) });
+    let bound =
+        answered.map(|answered| contestant("raw UD, each answered", None, setup, stop, answered, rate));
     Contest {
         event: event(
             "peers",
@@ -116,7 +121,10 @@ fn scale<'a>(setup: &'a Setup, stop: &'a Stop, size: usize) -> Contest<'a> {
             contestant("one peer", None, setup, stop, one, rate),
             contestant("10,000 peers", Some(PEERS), setup, stop, many, rate),
             contestant("one peer, a packet each", None, setup, stop, packets, rate),
-        ],
+        ]
+        .into_iter()
+        .chain(bound)
+        .collect(),
     }
 }
 
