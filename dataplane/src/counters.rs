@@ -31,6 +31,9 @@ local_reasons! {
     DuplicateAddress => "duplicate_address",
     /// The destination IP address is not one of the port's.
     ForeignIp => "foreign_ip",
+    /// The source IP address is one that no host on a network has: unspecified, loopback, multicast, broadcast, an IPv4 address in IPv6 form
+    /// (RFC 1122, 3.2.1.3; RFC 4291, 2.5 and 2.7).
+    SourceIp => "source_ip",
     /// The invariant CRC is wrong.
     Icrc => "icrc",
     /// No queue pair has this number on this port.

@@ -11,6 +11,7 @@ use crate::counters::{DropReason, LocalDrop};
 use crate::feed::Feed;
 use crate::io::{PacketBuf, PacketBurst, PortIo};
 use crate::neighbour::{Claim, Due};
+use crate::route;
 use roce_proto::time::Instant;
 use roce_proto::wire::control as frames;
 use roce_proto::wire::ethernet::{Header as EthernetHeader, MacAddr};
@@ -178,6 +179,9 @@ fn on_icmp4<'a>(message: &Icmp4<'a>, at: &mut Local) -> Outcome<'a> {
     if !at.is_local(IpAddr::V4(message.dst)) {
         return Outcome::Drop(DropReason::Local(LocalDrop::ForeignIp));
     }
+    if route::no_host(IpAddr::V4(message.src)).is_some() {
+        return Outcome::Drop(DropReason::Local(LocalDrop::SourceIp));
+    }
     let to = message.link.src();
     if message.echo.is_reply {
         let awaited = at.take_echo_reply(IpAddr::V4(message.src), &message.echo);
@@ -198,6 +202,9 @@ fn on_icmp6<'a, B: Buffer>(message: &Icmp6<'a>, at: &mut Local, core: &mut Core<
         icmpv6::Message::Echo(echo) => {
             if !at.is_local(IpAddr::V6(message.dst)) {
                 return Outcome::Drop(DropReason::Local(LocalDrop::ForeignIp));
+            }
+            if route::no_host(IpAddr::V6(message.src)).is_some() {
+                return Outcome::Drop(DropReason::Local(LocalDrop::SourceIp));
             }
             if echo.is_reply {
                 let awaited = at.take_echo_reply(IpAddr::V6(message.src), &echo);

@@ -13,6 +13,7 @@ use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
 use crate::io::{PacketBuf, PacketBurst, PortIo, burst_of};
 use crate::qp::{CqKey, GRH_LEN, Qp, QpKey, QpState, RecvWr};
 use crate::ring::Ring;
+use crate::route;
 use roce_proto::types::Qpn;
 use roce_proto::wire::Reject;
 use roce_proto::wire::frame::{self, Frame, Ip, Packet, Verified};
@@ -185,6 +186,9 @@ fn deliver<B: Buffer>(
     }
     if !at.is_local(packet.ip.dst()) {
         return Err(local(LocalDrop::ForeignIp));
+    }
+    if route::no_host(packet.ip.src()).is_some() {
+        return Err(local(LocalDrop::SourceIp));
     }
     if !packet.icrc_ok() {
         return Err(local(LocalDrop::Icrc));

@@ -60,6 +60,8 @@ pub const KINDS: &[(&str, Make)] = &[
     ("qkey", qkey),
     ("foreign_mac", foreign_mac),
     ("foreign_ip", foreign_ip),
+    ("source_ip", source_ip),
+    ("source_ip_echo", source_ip_echo),
     ("vlan_stack", vlan_stack),
     ("arp_format", arp_format),
     ("arp_operation", arp_operation),
@@ -323,6 +325,46 @@ fn foreign_mac(rng: &mut Rng, to: &Target, _: u64) -> Made {
 fn foreign_ip(rng: &mut Rng, to: &Target, _: u64) -> Made {
     let (v4, v6) = (any_v4(rng), any_v6(rng));
     (counted("foreign_ip"), message(rng, &Target { v4, v6, ..*to }))
+}
+
+/// A source that no host has, written over the frame's own.
+fn from_no_host(rng: &mut Rng, frame: &mut [u8], n: u64) {
+    let n = n as usize;
+    if is_v6(frame) {
+        let any = rng.u128(..);
+        let sources =
+            [0, 1, 0xff02 << 112 | 1, 0xff << 120 | any >> 8, 0xffff << 32 | u128::from(any as u32)];
+        frame[L3 + 8..L3 + 24].copy_from_slice(&sources[n % sources.len()].to_be_bytes());
+    } else {
+        let any = rng.u32(..);
+        let sources = [0, any >> 8, 127 << 24 | any >> 8, 0xe << 28 | any >> 4, u32::MAX];
+        frame[L3 + 12..L3 + 16].copy_from_slice(&sources[n % sources.len()].to_be_bytes());
+        fix_ip(frame);
+    }
+}
+
+fn source_ip(rng: &mut Rng, to: &Target, n: u64) -> Made {
+    let mut frame = to.message(rng, n % 2 == 1);
+    from_no_host(rng, &mut frame, n / 2);
+    fix_icrc(&mut frame);
+    (counted("source_ip"), frame)
+}
+
+/// A ping from there.
+fn source_ip_echo(rng: &mut Rng, to: &Target, n: u64) -> Made {
+    if n.is_multiple_of(2) {
+        let mut frame = ping(rng, to);
+        from_no_host(rng, &mut frame, n / 2);
+        return (counted("source_ip"), frame);
+    }
+    let mut frame = to.ip(rng, true, ICMPV6, &[128, 0, 0, 0, 0x0b, 0xad, 0, 1]);
+    from_no_host(rng, &mut frame, n / 2);
+    let mut src = [0; 16];
+    src.copy_from_slice(&frame[L3 + 8..L3 + 24]);
+    let body = L3 + 40;
+    let sum = frame::checksum_v6(src.into(), to.v6, ICMPV6, &frame[body..]);
+    put16(&mut frame, body + 2, sum);
+    (counted("source_ip"), frame)
 }
 
 /// Four tags and more. A kernel may take the first of them off before anybody sees the frame.
