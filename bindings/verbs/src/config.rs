@@ -107,6 +107,12 @@ impl DeviceConfig {
         (role, self.port.clone().unwrap_or_else(|| default_port(role)))
     }
 
+    /// What its port is told from others by, whichever side it is.
+    fn selector(&self) -> String {
+        let port = self.port.clone().unwrap_or_else(|| default_port(Role::Server));
+        port.selector().to_owned()
+    }
+
     /// The client's port, for who was to find out its side, found nobody, and could not become the server. Two programs that
     /// start at once both find nobody who listens; the one that is late finds the other now.
     pub fn second_thought(&self) -> Option<PortSpec> {
@@ -143,7 +149,7 @@ impl DeviceConfig {
             eal: list("eal").flat_map(str::split_whitespace).map(str::to_owned).collect(),
             pcap: one("pcap").map(PathBuf::from),
             wait: Duration::from_secs(
-                one("wait").map_or(Ok(10), |text| number_of(text, "number of seconds"))?,
+                one("wait").map_or(Ok(10), |text| number_of(text, "whole number of seconds"))?,
             ),
             thread: one("poll").map_or(Ok(false), |text| match text {
                 "inline" => Ok(false),
@@ -281,14 +287,12 @@ fn parse(vars: &[(String, String)], file: &str) -> Result<Vec<DeviceConfig>, Str
                     path.display()
                 ));
             }
-            if let Some(port) = &device.port
-                && other.port.as_ref().is_some_and(|theirs| theirs.selector() == port.selector())
-            {
+            if other.selector() == device.selector() {
                 return Err(format!(
-                    "{} and {} cannot both have the port {}",
+                    "{} and {} cannot both have the port {}: give each its own",
                     other.name,
                     device.name,
-                    port.selector()
+                    device.selector()
                 ));
             }
         }
@@ -301,6 +305,8 @@ fn take(table: &toml::Table, into: &mut Values) -> Result<(), String> {
     let text = |value: &toml::Value| match value {
         toml::Value::String(text) => Ok(text.clone()),
         toml::Value::Integer(number) => Ok(number.to_string()),
+        // None is wanted anywhere; whose value it is says so best.
+        toml::Value::Float(number) => Ok(number.to_string()),
         other => Err(format!("{} is no text or number", other.type_str())),
     };
     for (key, value) in table {
@@ -308,6 +314,11 @@ fn take(table: &toml::Table, into: &mut Values) -> Result<(), String> {
             return Err(format!("unknown key `{key}`: there are {}", KEYS.join(", ")));
         }
         let values = match value {
+            toml::Value::Array(values)
+                if values.len() != 1 && key != "eal" && !LISTS.contains(&key.as_str()) =>
+            {
+                return Err(format!("`{key}` has one value, not {}", values.len()));
+            }
             toml::Value::Array(values) => values.iter().map(text).collect::<Result<_, _>>()?,
             one => vec![text(one)?],
         };
@@ -474,6 +485,16 @@ mod tests {
                 "[[device]]\nport = \"net_null0\"\n[[device]]\nport = \"net_null0,size=9\"",
                 "both have the port net_null0",
             ),
+            (&[], "[[device]]\n[[device]]", "both have the port net_memif0"),
+            (
+                &[("IP", "10.0.0.1")],
+                "[[device]]\n[[device]]\nport = \"net_memif0,id=3\"",
+                "both have the port net_memif0",
+            ),
+            (&[], "port = [\"net_null0\", \"net_null1\"]", "`port` has one value, not 2"),
+            (&[], "mtu = []", "`mtu` has one value, not 0"),
+            (&[], "wait = 0.5", "`0.5` is no whole number of seconds"),
+            (&[], "wait = true", "boolean is no text or number"),
             (&[], "prot = 1", "unknown key `prot`"),
             (&[], "device = 1", "[[device]]"),
             (&[], "[[device]]\nname = \"a\"\n[[device]]\nname = \"a\"", "two devices"),

@@ -237,12 +237,12 @@ fn work_completion(done: &Completion<AppBuf>) -> sys::ibv_wc {
     wc
 }
 
-/// Takes up to `max` completions, from the endpoint if none waits.
+/// Takes up to `max` completions, from the endpoint if none waits; how many, and whether there may be more at hand.
 #[inline(always)]
-fn take(engine: &mut Engine, cq: CqKey, max: usize, mut give: impl FnMut(sys::ibv_wc)) -> usize {
+fn take(engine: &mut Engine, cq: CqKey, max: usize, mut give: impl FnMut(sys::ibv_wc)) -> (usize, bool) {
     let taken = pop(engine, cq, max, &mut give);
     if taken > 0 || max == 0 {
-        return taken;
+        return (taken, taken == max || engine.worker.has_packets());
     }
     let mut taken = 0;
     engine.round_handing(
@@ -254,7 +254,9 @@ fn take(engine: &mut Engine, cq: CqKey, max: usize, mut give: impl FnMut(sys::ib
             taken += 1;
         },
     );
-    taken + pop(engine, cq, max - taken, &mut give)
+    let queued = pop(engine, cq, max - taken, &mut give);
+    let over = engine.worker.has_packets() || (queued > 0 && taken + queued == max);
+    (taken + queued, over)
 }
 
 /// Takes up to `max` completions that wait.
@@ -290,7 +292,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, entries: c_int, wc: *mut 
     let Ok(mut engine) = queue.device.lock() else { return -1 };
     let mut at = wc;
     let max = usize::try_from(entries).unwrap_or(0);
-    let taken = take(
+    let (taken, over) = take(
         &mut engine,
         queue.key,
         max,
@@ -305,8 +307,9 @@ pub unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, entries: c_int, wc: *mut 
     );
     // For others, and for the device's own thread, it is free meanwhile.
     let (posts, stalled) = (engine.posts, !engine.stalled.is_empty());
+    let burst = engine.worker.burst(0);
     drop(engine);
-    queue.pace.after(taken, max, posts, stalled);
+    queue.pace.after(taken, over, burst, posts, stalled);
     taken as c_int
 }
 

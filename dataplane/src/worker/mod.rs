@@ -30,9 +30,8 @@ use crate::counters::Counters;
 use crate::cq::{Completion, Cq};
 use crate::entropy::EntropyRange;
 use crate::feed::Feed;
-use crate::group::MemberCounters;
-use crate::group::{Asked, QpnRange};
-use crate::io::{PortInfo, PortIo, PortStats, PortWatch};
+use crate::group::{Asked, MemberCounters, QpnRange};
+use crate::io::{PacketBurst, PortInfo, PortIo, PortStats, PortWatch};
 use crate::neighbour::{self, Neighbour, TableFull};
 use crate::observe::{self, Observed, PortSnapshot, QpSnapshot};
 use crate::qp::{CqKey, PostError, QpChange, QpConfig, QpCounters, QpError, QpKey, QpState, RecvWr};
@@ -238,12 +237,18 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         // A port from which no more was asked for than it gave may have more.
         let mut more = false;
         for index in 0..self.ports.len() {
+            let mut goes_on = false;
             if let Some(port) = self.ports.get_mut(index) {
                 port.local.now = now;
+                goes_on = port.rx_at > 0;
             }
             let (received, asked) = self.receive(index, sink);
             progress.received += received;
             more |= received > 0 && received >= asked;
+            // A burst that is taken in several rounds is one burst: what there is to do after each is done after its first.
+            if goes_on && self.ports.get(index).is_some_and(|port| port.tx.is_empty()) {
+                continue;
+            }
             self.neighbour_timers(index, now);
             progress.sent += self.transmit(index);
             progress.relayed += self.ports.get_mut(index).map_or(0, |port| port.io.take_relayed());

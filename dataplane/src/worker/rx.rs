@@ -10,7 +10,7 @@ use super::{Worker, control};
 use crate::buffer::Buffer;
 use crate::counters::{DropReason, LocalDrop};
 use crate::cq::{Completion, Cq, Family, WcOpcode, WcStatus};
-use crate::io::{PacketBuf, PacketBurst, PortIo, burst_of};
+use crate::io::{BURST, PacketBuf, PacketBurst, PortIo, burst_of};
 use crate::qp::{CqKey, GRH_LEN, Qp, QpKey, QpState, RecvWr};
 use crate::ring::Ring;
 use crate::route;
@@ -67,6 +67,18 @@ impl<I: PortIo, B: Buffer> Worker<I, B> {
         counters.delivered += tally.delivered;
         counters.delivered_bytes += tally.delivered_bytes;
         (looked_at, asked)
+    }
+
+    /// Whether packets that came with the last round wait for the next one, as its caller had no room for them.
+    #[inline]
+    pub fn has_packets(&self) -> bool {
+        self.ports.iter().any(|port| port.rx_at > 0)
+    }
+
+    /// Packets that make a burst of port `index`, of the length of those that came last.
+    #[inline]
+    pub fn burst(&self, index: usize) -> usize {
+        self.ports.get(index).map_or(BURST, |port| port.rx_limit)
     }
 }
 

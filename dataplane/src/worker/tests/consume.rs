@@ -183,3 +183,32 @@ fn a_queue_pair_in_error_gets_no_receive_back() {
     assert!(net.received().is_none());
     assert!(net.b.core.qps[net.qp[1]].recv.is_empty(), "it would wait there for ever");
 }
+
+#[test]
+fn a_burst_that_is_taken_in_parts_holds_nothing_back() {
+    let mut net = Net::default();
+    let ah = net.ah(AhConfig::new(v4(2)));
+    let back = net.b.create_ah(&AhConfig::new(v4(1)), at(net.now)).unwrap();
+    net.rounds(4);
+    for wr_id in 0..10 {
+        net.post_recv(wr_id, 100);
+        let wr = net.wr(ah);
+        net.a.post_send(net.qp[0], &wr, b"x").unwrap();
+    }
+    net.a.flush();
+    let now = at(net.now + 1);
+    let take = |net: &mut Net, room| {
+        let mut count = 0;
+        let sent = net.b.poll_handing(now, net.cq[1], room, |_| count += 1).sent;
+        (count, sent, net.b.has_packets())
+    };
+    assert_eq!((net.b.has_packets(), take(&mut net, 4)), (false, (4, 0, true)));
+    assert_eq!(take(&mut net, 4), (4, 0, true));
+    let dst_qpn = net.a.qpn(net.qp[0]).unwrap();
+    let wr = SendWr { dst_qpn, signaled: false, ..net.wr(back) };
+    net.b.post_send(net.qp[1], &wr, b"y").unwrap();
+    assert_eq!(take(&mut net, 1), (1, 1, true), "an answer leaves with the next round");
+    assert_eq!(take(&mut net, 4), (1, 0, false));
+    assert_eq!(take(&mut net, 4), (0, 0, false));
+    net.assert_reconciled();
+}
