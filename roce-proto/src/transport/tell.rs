@@ -151,11 +151,11 @@ impl Engine {
     fn write_probe(&mut self, slot: u32, buf: &mut [u8]) -> Option<(Kind, usize, u8)> {
         let now = self.now;
         let s = &mut self.sessions[slot];
-        let path = s.probe.trailing_zeros() as u8;
-        if path >= s.paths {
-            s.probe = 0;
+        if s.probe == 0 {
             return None;
         }
+        // Several on one path: see `recovery/tail.rs`.
+        let path = s.probe.trailing_zeros() as u8 % s.paths;
         s.probe &= s.probe - 1;
         let (session, seq, asks) = (s.remote, s.tx.next, s.tx.asking);
         let forgot = asks && s.tx.forgot;

@@ -7,6 +7,7 @@ use roce_proto::transport::{
     Status,
 };
 use roce_proto::wire::shim::{Common, Data, Kind, MAX_CONTROL_LEN, Seq};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Case 6: sequences, message numbers, ordinals and the numbers of feedback and announcements wrap in almost every test here.
@@ -188,6 +189,38 @@ fn a_lost_tail_is_repaired_by_a_probe_and_not_by_the_time_out() {
     let c = net.hosts[0].engine.counters();
     assert_eq!((c.retransmitted, c.gap_losses, c.rto_losses), (3, 3, 0));
     assert!(c.sent(Kind::Probe) >= 1);
+}
+
+/// A burst of losses lasts for packets rather than for a time, and a single probe after each wait, twice as long as the one before, would outlast a long one after seconds only.
+#[test]
+fn a_burst_that_takes_the_tail_takes_few_waits() {
+    static LEFT: AtomicU32 = AtomicU32::new(0);
+    let rtt = Duration::from_millis(5);
+    let mut net = Net::new(1, Weather { delay: rtt / 2, ..Weather::default() }, &[config(), config()]);
+    net.open(0, 1);
+    for _ in 0..30 {
+        net.receive(1, 0, 1, 100);
+        net.send(0, 1, 1, 100);
+        net.pass(3 * rtt);
+    }
+    net.receive(1, 0, 2, 20_000);
+    net.send(0, 1, 2, 20_000);
+    // The last three segments, and the next twenty packets that go this way.
+    LEFT.store(23, Relaxed);
+    net.filter = |bytes| match (Data::parse(bytes), Common::parse(bytes)) {
+        (Ok((data, _)), _) if data.segment < 17 => true,
+        (Ok(_), _) => LEFT.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_err(),
+        (_, Ok(common)) if common.kind == Kind::Probe => {
+            LEFT.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_err()
+        }
+        _ => true,
+    };
+    let from = net.now;
+    net.run(SECOND, |net| net.completions(1, Operation::Recv, Status::Success) == 31);
+    let took = net.now - from;
+    // The waits: a round trip and a half, then 1, 2 and 4 round trips and a half.
+    assert!(took < 20 * rtt, "{took:?}");
+    assert_eq!(LEFT.load(Relaxed), 0);
 }
 
 #[test]

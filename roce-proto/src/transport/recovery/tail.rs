@@ -10,6 +10,11 @@ use core::time::Duration;
 
 /// What the answers to one round of the peer may be apart: two polls of a busy endpoint. Where all is over sooner, half of what a round trip hardly exceeds.
 const BATCH: Duration = Duration::from_micros(50);
+/// Of so many segments in flight that nobody speaks of, one is a probe that goes after them when the wait is over. Losses come in bursts, and one that a single probe does not outlast
+/// costs the next wait too, which is twice as long.
+const SHARE: u32 = 16;
+/// Probes at once, at the most.
+const TRAIN: u32 = 16;
 
 impl Engine {
     /// Works out how long to wait for an acknowledgement before probing: what the round trip hardly exceeds, the peer's
@@ -134,7 +139,7 @@ impl Engine {
             self.time_out(slot, expiries - 1);
         }
         let clock = self.clock;
-        let mut probe = 0;
+        let mut probe: u32 = 0;
         for path in 0..self.sessions[slot].paths {
             if !self.path(slot, path).tx.in_flight.is_empty() {
                 probe |= 1 << path;
@@ -148,8 +153,13 @@ impl Engine {
         }
         s.tx.expiries = expiries.saturating_add(1);
         s.tx.at = clock + wait;
+        let more = train(s.tx.in_flight, expiries).saturating_sub(probe.count_ones());
         if probe != 0 {
-            s.probe |= probe;
+            for _ in 0..more {
+                let path = self.next_path(slot, None);
+                probe |= another(probe, path, self.sessions[slot].paths);
+            }
+            self.sessions[slot].probe |= probe;
             self.owe(slot, due::PROBE);
         }
     }
@@ -166,5 +176,35 @@ impl Engine {
             self.sessions[slot].tx.control.on_timeout();
             self.wake(slot);
         }
+    }
+}
+
+/// Probes that go at once for so many segments in flight: more with each time that nothing was answered.
+fn train(in_flight: u32, expiries: u8) -> u32 {
+    (in_flight / SHARE).clamp(1, TRAIN).wrapping_shl(expiries.min(4).into()).min(TRAIN)
+}
+
+/// The bit of another probe on a path, beside those in `probes`: a bit stands for the path that is the remainder of its place by their number. None if all of that path's are taken.
+fn another(probes: u32, path: u8, paths: u8) -> u32 {
+    let mut places = (u32::from(path)..u32::BITS).step_by(usize::from(paths.max(1)));
+    places.find(|place| probes & 1 << place == 0).map_or(0, |place| 1 << place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{another, train};
+
+    #[test]
+    fn the_more_nobody_speaks_of_the_more_probes_ask() {
+        assert_eq!([0, 1, 16, 32, 100, 1_000, u32::MAX].map(|n| train(n, 0)), [1, 1, 1, 2, 6, 16, 16]);
+        assert_eq!([0, 1, 2, 3, 4, 5, u8::MAX].map(|n| train(3, n)), [1, 2, 4, 8, 16, 16, 16]);
+    }
+
+    #[test]
+    fn one_path_can_have_many_probes() {
+        assert_eq!((another(0, 0, 1), another(1, 0, 1), another(u32::MAX, 0, 1)), (1, 2, 0));
+        // Of three paths, the second: places 1, 4, 7 … 31.
+        assert_eq!((another(0b1, 1, 3), another(0b010_010, 1, 3)), (0b10, 0b1000_0000));
+        assert_eq!((another(0, 31, 32), another(1 << 31, 31, 32)), (1 << 31, 0));
     }
 }

@@ -1,7 +1,7 @@
 //! What forward error correction is worth over a long link: a round trip of 25 ms, 1 or 100 Gb/s, and losses of 0.1 % by themselves or in bursts.
 
 use crate::figures::Sent;
-use crate::scenario::{Fault, MessagePlan};
+use crate::scenario::{Fault, MessagePlan, Scenario};
 use crate::single::Single;
 use crate::{Report, Trace, Violation, simulate};
 use fec::policy::{Policy, Protection, group_failure};
@@ -114,6 +114,11 @@ pub struct Load {
 impl Load {
     /// Runs it.
     pub fn run(&self, setting: &Setting) -> (Report, Result<(), Violation>) {
+        simulate(&self.scenario(setting), Trace::hash())
+    }
+
+    /// What is run.
+    pub fn scenario(&self, setting: &Setting) -> Scenario {
         let mut messages = Vec::new();
         for (number, chain) in self.chains.iter().enumerate() {
             let begin = messages.len();
@@ -157,7 +162,7 @@ impl Load {
         let mut scenario = single.scenario();
         scenario.messages = messages;
         scenario.connects = vec![(0, 1, Duration::ZERO)];
-        simulate(&scenario, Trace::hash())
+        scenario
     }
 
     /// The time that 99 of 100 messages of a chain did not exceed.
