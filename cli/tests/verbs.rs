@@ -207,7 +207,7 @@ fn pingpong_over_memif() {
 fn perftest_over_memif() {
     let pair = Pair::memif();
     bandwidth(&pair, "-a");
-    bandwidth(&pair, "-s 2 -b -q 4 -D 1 -x 1");
+    bandwidth(&pair, "-s 2 -b -q 4 -D 2 -x 1");
     bandwidth(&pair, "-s 64 -I 64 -D 1 --use_old_post_send");
     bandwidth(&pair, "-s 4096 -e -n 2000");
     latency(&pair, "-a -n 200");
