@@ -34,6 +34,9 @@ pub struct Figures {
     /// From the first transmission of segments that were sent again to their arrival, in round trips as they were then.
     #[serde(default)]
     repairs: Repairs,
+    /// The same of those during which neither side was away for as long as a round trip.
+    #[serde(default)]
+    steady_repairs: Repairs,
     /// Forward error correction: parity sent, segments that it protects, and what became of losses.
     #[serde(default)]
     fec: FecFigures,
@@ -145,7 +148,8 @@ impl Figures {
             spurious,
             losses: losses.map(|(name, n)| (name.to_owned(), n)).into(),
             timeouts: now.rtos - before.rtos,
-            repairs: Repairs::of(&now.repairs, &before.repairs),
+            repairs: Repairs::of(&now.repairs.0, &before.repairs.0),
+            steady_repairs: Repairs::of(&now.steady_repairs.0, &before.steady_repairs.0),
             fec: FecFigures {
                 protected: now.protected - before.protected,
                 parity: sent(Kind::Parity),
@@ -318,13 +322,13 @@ mod tests {
     #[test]
     fn repairs_are_told_by_the_upper_ends_of_their_places() {
         let mut before = Counters::default();
-        before.repairs[3] = 5;
+        before.repairs.0[3] = 5;
         let mut now = before.clone();
-        now.repairs[8] += 90;
-        now.repairs[15] += 8;
-        now.repairs[31] += 2;
+        now.repairs.0[8] += 90;
+        now.repairs.0[15] += 8;
+        now.repairs.0[127] += 2;
         let told = Figures::of(&now, &before, &histogram(&[])).repairs;
-        assert_eq!(told, Repairs { segments: 100, p50: 1.125, p95: 2.0, p99: 4.0 });
+        assert_eq!(told, Repairs { segments: 100, p50: 1.125, p95: 2.0, p99: 16.0 });
         assert_eq!(Figures::of(&now, &now, &histogram(&[])).repairs, Repairs::default());
     }
 

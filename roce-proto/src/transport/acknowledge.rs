@@ -201,6 +201,10 @@ impl Engine {
             if let Some(sent) = self.clock.as_nanos().checked_sub(newest.as_nanos() as u64) {
                 tx.newest = tx.newest.max(Instant::from_nanos(sent));
             }
+            if delay > self.config.times.poll_gap {
+                self.absences.note(now, delay.as_nanos() as u64);
+            }
+            let tx = &mut self.sessions[slot].tx;
             let delay = u32::try_from(delay.min(MOST_DELAY).as_nanos()).unwrap_or(u32::MAX);
             tx.peer_delay = delay.max(tx.peer_delay - tx.peer_delay / 16);
             tx.course.note_peer(late);

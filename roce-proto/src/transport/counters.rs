@@ -41,8 +41,26 @@ impl ClassCounters {
     }
 }
 
-/// Places of [`Counters::repairs`].
-pub const REPAIRS: usize = 32;
+/// Places of [`Repairs`]: sixteen round trips.
+pub const REPAIRS: usize = 128;
+
+/// Segments that were sent again and arrived, by how long that took: in eighths of a round trip, the last place being for all that took longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repairs(pub [u64; REPAIRS]);
+
+impl Repairs {
+    /// One more that took so many eighths.
+    pub(super) const fn note(&mut self, eighths: u128) {
+        let last = REPAIRS - 1;
+        self.0[if eighths < last as u128 { eighths as usize } else { last }] += 1;
+    }
+}
+
+impl Default for Repairs {
+    fn default() -> Repairs {
+        Repairs([0; REPAIRS])
+    }
+}
 
 /// The counters of an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,9 +117,11 @@ pub struct Counters {
     pub told_losses: u64,
     /// Expiries of a retransmission time-out.
     pub rtos: u64,
-    /// Segments that were sent again and arrived, by how much longer that took than the half of a round trip in which an answer comes: in eighths of the
-    /// smoothed round trip of the path they took last, the last place being for all that took longer. The delay of the answer is in it.
-    pub repairs: [u64; REPAIRS],
+    /// Segments that were sent again and arrived, by how much longer that took than the half of a round trip in which an answer comes: in parts of the
+    /// smoothed round trip of the path they took last. The delay of the answer is in it.
+    pub repairs: Repairs,
+    /// Of them, those during which neither this side nor a peer was away for longer than such a round trip: no round of ours took as long, and no peer reported to have waited as long.
+    pub steady_repairs: Repairs,
     /// Rounds whose delay moved the deadlines.
     pub held_up: u64,
     /// Transmissions put off because all chunks of segments in flight were in use.

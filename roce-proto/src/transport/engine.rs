@@ -1,5 +1,6 @@
 //! The engine: its tables, its round, and the small things that all parts need.
 
+use super::absence::Absences;
 use super::api::{Address, Completion, Event, Move, Operation, SessionKey, Status};
 use super::config::{Config, ConfigError};
 use super::congestion::Intake;
@@ -34,6 +35,8 @@ pub struct Engine {
     /// How long ago the driver last looked for packets before this round; zero if it is woken by them.
     pub(super) apart: Duration,
     was_held: bool,
+    /// Rounds of this driver and of peers that were long.
+    pub(super) absences: Absences,
     /// The session that a message was posted to last.
     pub(super) posted: u32,
     /// Sessions begun, from which their ids are made.
@@ -137,6 +140,7 @@ impl Engine {
             waited: 0,
             apart: Duration::ZERO,
             was_held: false,
+            absences: Absences::default(),
             posted: u32::MAX,
             begun: 0,
             sessions: Slab::new(l.sessions),
@@ -210,6 +214,9 @@ impl Engine {
         let gap = now.saturating_since(self.now);
         let long = gap > self.config.times.poll_gap;
         self.apart = waited;
+        if long {
+            self.absences.note(now, gap.as_nanos() as u64);
+        }
         let told = waited > self.config.times.poll_gap;
         self.waited = if told { u32::try_from(waited.as_nanos()).unwrap_or(u32::MAX) } else { 0 };
         let mut held = false;

@@ -19,6 +19,7 @@
 //!
 //! Nothing allocates after [`Engine::new`], whatever packets say.
 
+mod absence;
 mod acknowledge;
 mod api;
 mod bundle;
@@ -47,7 +48,7 @@ pub use api::{
     Placement, PostError, Received, RecvRequest, SendRequest, SessionKey, Source, Status, Transmit, Way,
 };
 pub use config::{Algorithm, Config, ConfigError, Limits, Mechanisms, Times};
-pub use counters::{CLASSES, ClassCounters, Counters};
+pub use counters::{CLASSES, ClassCounters, Counters, Repairs};
 pub use engine::Engine;
 pub use path::{PathState, PathStats};
 pub use protect::{Fec, Protect, Repair, Shards};

@@ -4,7 +4,6 @@ use super::Cause;
 use crate::time::Instant;
 use crate::transport::api::Status;
 use crate::transport::congestion::Congestion;
-use crate::transport::counters::REPAIRS;
 use crate::transport::engine::{BEHIND, Engine};
 use crate::transport::segments::{CHUNK, Segments, State};
 use crate::transport::session::Queue;
@@ -103,9 +102,9 @@ impl Engine {
                     let by_clock = self.clock.saturating_since(segment.time).as_nanos();
                     let took = by_clock + u128::from(segment.lag) + behind;
                     let eighths = took.saturating_sub(rtt / 2) * 8 / rtt;
-                    let place = usize::try_from(eighths).map_or(REPAIRS - 1, |e| e.min(REPAIRS - 1));
-                    if let Some(count) = self.counters.repairs.get_mut(place) {
-                        *count += 1;
+                    self.counters.repairs.note(eighths);
+                    if !self.absences.any(self.now.as_nanos().saturating_sub(took as u64), rtt as u64) {
+                        self.counters.steady_repairs.note(eighths);
                     }
                 }
             }
