@@ -37,6 +37,9 @@ pub struct Figures {
     /// The same of those during which neither side was away for as long as a round trip.
     #[serde(default)]
     steady_repairs: Repairs,
+    /// Of all of them, those that only a time-out had given up.
+    #[serde(default)]
+    timeout_repairs: u64,
     /// Forward error correction: parity sent, segments that it protects, and what became of losses.
     #[serde(default)]
     fec: FecFigures,
@@ -149,6 +152,7 @@ impl Figures {
             losses: losses.map(|(name, n)| (name.to_owned(), n)).into(),
             timeouts: now.rtos - before.rtos,
             repairs: Repairs::of(&now.repairs.0, &before.repairs.0),
+            timeout_repairs: now.timeout_repairs - before.timeout_repairs,
             steady_repairs: Repairs::of(&now.steady_repairs.0, &before.steady_repairs.0),
             fec: FecFigures {
                 protected: now.protected - before.protected,
@@ -327,7 +331,14 @@ mod tests {
         now.repairs.0[8] += 90;
         now.repairs.0[15] += 8;
         now.repairs.0[127] += 2;
-        let told = Figures::of(&now, &before, &histogram(&[])).repairs;
+        before.steady_repairs.0[0] = 7;
+        now.steady_repairs.0[0] = 9;
+        before.timeout_repairs = 3;
+        now.timeout_repairs = 5;
+        let figures = Figures::of(&now, &before, &histogram(&[]));
+        let steady = Repairs { segments: 2, p50: 0.125, p95: 0.125, p99: 0.125 };
+        assert_eq!((figures.steady_repairs, figures.timeout_repairs), (steady, 2));
+        let told = figures.repairs;
         assert_eq!(told, Repairs { segments: 100, p50: 1.125, p95: 2.0, p99: 16.0 });
         assert_eq!(Figures::of(&now, &now, &histogram(&[])).repairs, Repairs::default());
     }

@@ -122,6 +122,8 @@ pub struct Counters {
     pub repairs: Repairs,
     /// Of them, those during which neither this side nor a peer was away for longer than such a round trip: no round of ours took as long, and no peer reported to have waited as long.
     pub steady_repairs: Repairs,
+    /// Of all of them, those that went last because a time-out had given them up. Peers had some of these already.
+    pub timeout_repairs: u64,
     /// Rounds whose delay moved the deadlines.
     pub held_up: u64,
     /// Transmissions put off because all chunks of segments in flight were in use.

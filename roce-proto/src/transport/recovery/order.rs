@@ -144,5 +144,19 @@ mod tests {
         }
         order.wrong();
         assert!(order.is_lost(at(61_100 - 3 * MARGIN - 1)) && !order.is_lost(at(61_100 - 3 * MARGIN)));
+        // Wrong ever again, it is as when nothing was known, and no more: a third is left after 70 feedbacks, and nothing after a thousand.
+        for _ in 0..100 {
+            order.wrong();
+        }
+        order.came(at(200_000));
+        assert!(!order.is_lost(at(200_000 - 2 * Order::MOST - MARGIN)));
+        assert!(order.is_lost(at(200_000 - 2 * Order::MOST - MARGIN - 1)));
+        for _ in 0..1_000 {
+            order.told();
+        }
+        assert!(order.is_lost(at(200_000 - MARGIN - 1)) && !order.is_lost(at(200_000 - MARGIN)));
+        // One that came from further behind than any window reaches counts as far as that.
+        order.came(at(100_000));
+        assert!(order.is_lost(at(200_000 - 2 * Order::MOST - MARGIN - 1)));
     }
 }

@@ -103,6 +103,7 @@ impl Engine {
                     let took = by_clock + u128::from(segment.lag) + behind;
                     let eighths = took.saturating_sub(rtt / 2) * 8 / rtt;
                     self.counters.repairs.note(eighths);
+                    self.counters.timeout_repairs += u64::from(segment.blind);
                     if !self.absences.any(self.now.as_nanos().saturating_sub(took as u64), rtt as u64) {
                         self.counters.steady_repairs.note(eighths);
                     }
