@@ -209,11 +209,6 @@ impl Engine {
                     self.sessions[slot].began = offer.time;
                     self.turn_reply(slot);
                     self.owe(slot, due::ACCEPT);
-                    // What went behind it met no session: probes, and what is announced. Each waits for a time-out otherwise, and without a round trip that is a second.
-                    if self.measured(slot).smoothed().is_none() {
-                        self.measure_paths(slot);
-                        self.repeat_announce(slot);
-                    }
                 }
                 return Ok(Received::Taken(Kind::Init));
             }

@@ -36,26 +36,6 @@ fn a_handshake_that_was_repeated_is_no_long_round_trip() {
     assert!(trip < 4 * net.weather.delay, "{trip:?}");
 }
 
-/// With an ACCEPT what follows it is lost too: what is announced there is told again with the next.
-#[test]
-fn a_lost_accept_holds_up_no_announcement() {
-    static ACCEPTS: AtomicU32 = AtomicU32::new(0);
-    let mut net = Net::new(1, calm(), &[config(), config()]);
-    net.filter = |bytes| !is(bytes, Kind::Accept) || ACCEPTS.fetch_add(1, Relaxed) > 0;
-    let key = net.connect(0, 1);
-    net.run(SECOND, |net| net.session(1, 0).is_some());
-    // Longer than what may go unannounced.
-    let len = 100_000;
-    net.receive(1, 0, 7, len);
-    net.run(SECOND, |net| net.hosts[0].engine.is_open(key));
-    assert_eq!(ACCEPTS.load(Relaxed), 2, "the first was lost");
-    net.send(0, 1, 7, len);
-    let from = net.now;
-    net.run(SECOND, |net| net.completions(0, Operation::Send, Status::Success) == 1);
-    let took = net.now.saturating_since(from);
-    assert!(took < Duration::from_millis(2), "{took:?}");
-}
-
 /// What the copies would take is parity, which repairs whichever of the segments are lost, at once.
 #[test]
 fn parity_repairs_what_others_wait_for() {
